@@ -157,6 +157,9 @@ losses! {
     ReturnUnmatched, "returns_unmatched", Notice,
         "Returns of calls whose entry was not followed: entered before the attach, or lost as another line says.",
         "nothing: before the attach they are not ours";
+    ProgramUnexamined, "programs_unexamined", Notice,
+        "Programs that an observed process executed and had left, by another exec or its end, before they could be examined: what they did is counted where their files had probes already, and nowhere else.",
+        "observe the program itself if it matters: drainprof run";
 }
 
 /// Number of counters.

@@ -1,30 +1,17 @@
 //! Processes that attack a daemon, and what it must go on doing meanwhile: new states, and exact counts of others.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     environment::{self, skip},
-    node::{self, Daemon, sum},
+    node::{Daemon, sum},
     process::Process,
     target::Target,
 };
-
-/// Between two readings of the state.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Children that hang in the kernel while it holds a lock of theirs. They go on when this is dropped.
 #[derive(Debug)]
@@ -79,40 +66,6 @@ pub fn hostile_heap(kind: &str) -> Result<Process> {
     let mut process = Process::start("hostile_heaps", command)?;
     process.expect_out("READY ")?;
     Ok(process)
-}
-
-/// Watches for how long a daemon makes no new state.
-#[derive(Debug)]
-pub struct Gaps {
-    stop: Arc<AtomicBool>,
-    longest: JoinHandle<Result<u64>>,
-}
-
-impl Gaps {
-    /// Begins.
-    #[must_use]
-    pub fn of(daemon: &Daemon) -> Self {
-        let (stop, port) = (Arc::new(AtomicBool::new(false)), daemon.port());
-        let stops = Arc::clone(&stop);
-        let longest = thread::spawn(move || {
-            let (mut last, mut longest) = (None, 0);
-            while !stops.load(Ordering::SeqCst) {
-                let (_, body) = node::get(port, "/api/v1/state")?;
-                let state: Value = serde_json::from_str(&body)?;
-                let made = state["unix_ms"].as_u64().context("a state has a time")?;
-                longest = longest.max(made - last.replace(made).unwrap_or(made));
-                thread::sleep(PAUSE);
-            }
-            Ok(longest)
-        });
-        Self { stop, longest }
-    }
-
-    /// Milliseconds.
-    pub fn longest(self) -> Result<u64> {
-        self.stop.store(true, Ordering::SeqCst);
-        self.longest.join().map_err(|_| anyhow!("the watcher panicked"))?
-    }
 }
 
 fn closed(state: &Value) -> u64 {

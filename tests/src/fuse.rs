@@ -10,9 +10,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -48,6 +49,8 @@ mod op {
 pub struct Hanging {
     place: PathBuf,
     hangs: Arc<AtomicBool>,
+    /// Milliseconds before each answer.
+    delay: Arc<AtomicU64>,
     /// The requests that were not answered.
     unanswered: Arc<Mutex<Vec<u32>>>,
     /// Dropped last: the server's end, and with it the connection.
@@ -77,16 +80,18 @@ impl Hanging {
         mount(Some("hanging"), place, kind, MsFlags::empty(), Some(options.as_str()))
             .context("cannot mount a FUSE file system")?;
         let hangs = Arc::new(AtomicBool::new(false));
+        let delay = Arc::new(AtomicU64::new(0));
         let unanswered = Arc::new(Mutex::new(Vec::new()));
         let server = Server {
             connection: Arc::clone(&connection),
             hangs: Arc::clone(&hangs),
+            delay: Arc::clone(&delay),
             unanswered: Arc::clone(&unanswered),
             contents,
         };
         // Ends when the file system is unmounted.
         thread::spawn(move || server.serve());
-        Ok(Self { place: place.to_owned(), hangs, unanswered, connection: Some(connection) })
+        Ok(Self { place: place.to_owned(), hangs, delay, unanswered, connection: Some(connection) })
     }
 
     /// Its file.
@@ -98,6 +103,11 @@ impl Hanging {
     /// From now on nothing is answered.
     pub fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on each answer takes so long.
+    pub fn slow(&self, delay: Duration) {
+        self.delay.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// The kinds of the requests that somebody waits for since it hangs.
@@ -118,6 +128,7 @@ impl Drop for Hanging {
 struct Server {
     connection: Arc<File>,
     hangs: Arc<AtomicBool>,
+    delay: Arc<AtomicU64>,
     unanswered: Arc<Mutex<Vec<u32>>>,
     contents: Vec<u8>,
 }
@@ -136,6 +147,8 @@ impl Server {
                 all.push(request.kind);
                 continue;
             }
+            // The delay is what is tested.
+            thread::sleep(Duration::from_millis(self.delay.load(Ordering::SeqCst)));
             let (error, answer) = match (self.answer(&request), request.kind) {
                 (Some(answer), _) => (0, answer),
                 (None, op::LOOKUP) => (-nix::libc::ENOENT, Vec::new()),

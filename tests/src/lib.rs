@@ -12,6 +12,7 @@ pub mod compare;
 pub mod elf;
 pub mod environment;
 pub mod fuse;
+pub mod gaps;
 pub mod groups;
 pub mod haproxy;
 pub mod helper;

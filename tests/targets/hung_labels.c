@@ -1,6 +1,8 @@
 /* Granules whose names nobody may read from outside: with `mode=missing` they stand in a page that a pager of this
  * process (userfaultfd) never delivers, so that whoever reads it waits for ever. The other granules have plain names.
  *
+ * With `mode=code`, the code that has called all this stands in such a page from then on.
+ *
  * A last granule stays open with each kind of name, so that a report wants to know both.
  */
 #include "truth.h"
@@ -24,16 +26,16 @@ PROBED void hung_free(void *object) { free(object); }
 
 static struct truth t = {.kind = DRAIN};
 
-static const char *missing_page(void) {
-    int pager = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+static void *missing_page(int protection, int *to) {
+    int pager = *to = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
     struct uffdio_api api = {.api = UFFD_API};
-    char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct uffdio_register range = {.range = {.start = (u64)page, .len = PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
     if (pager < 0 || page == MAP_FAILED || ioctl(pager, UFFDIO_API, &api) || ioctl(pager, UFFDIO_REGISTER, &range)) {
         fprintf(stderr, "hung_labels: no pager: %s\n", strerror(errno));
         _exit(9);
     }
-    return page + 64;
+    return page;
 }
 
 static void open_granule(struct granule *g, const char *name) {
@@ -53,13 +55,37 @@ static void one(const char *name, bool stays) {
     truth_close(&t, g->gen);
 }
 
-int main(int argc, char **argv) {
-    truth_begin(argc, argv);
-    const char *name = !strcmp(option_text("mode", "plain"), "missing") ? missing_page() : "plain name";
+static const char *name = "plain name";
+static void *code;
+
+static void all(void) {
+    if (code) madvise(code, PAGE, MADV_DONTNEED);
     u64 granules = option("granules", 100);
-    ready();
     for (u64 i = 0; i < granules; i++) one(name, i == 0);
     stop_at("counted");
     truth_print_single(&t);
-    return 0;
+    fflush(stdout);
+    _exit(0);
+}
+
+/* A function of a JIT compiler, without unwind information, which calls its argument. */
+static void call_from_elsewhere(void) {
+    /* push %rbp; mov %rsp, %rbp; call *%rdi; pop %rbp; ret */
+    static const u8 bytes[PAGE] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+    int pager = -1;
+    code = missing_page(PROT_EXEC, &pager);
+    struct uffdio_copy give = {.dst = (u64)code, .src = (u64)bytes, .len = PAGE};
+    if (ioctl(pager, UFFDIO_COPY, &give)) _exit(9);
+    ready();
+    ((void (*)(void (*)(void)))code)(all);
+}
+
+int main(int argc, char **argv) {
+    truth_begin(argc, argv);
+    const char *mode = option_text("mode", "plain");
+    if (!strcmp(mode, "code")) call_from_elsewhere();
+    int pager;
+    if (!strcmp(mode, "missing")) name = (char *)missing_page(0, &pager) + 64;
+    ready();
+    all();
 }

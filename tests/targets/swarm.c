@@ -2,6 +2,8 @@
  *   hold    `children` children at once; each waits until the parent's next line
  *   brief   `children` children, one after the other; each has `closes` closes and ends
  *   exec    executes itself `children` times; the last one waits, and has `closes` closes
+ *   storm   waits, then executes `with` (this program in another file) and itself in turn, `children` times in all; the
+ *           last one waits
  * The parent has `closes` closes. The truth is its own, or that of the program that was executed last.
  */
 #include "arena.h"
@@ -32,6 +34,25 @@ int main(int argc, char **argv) {
         work(closes);
         execv("/proc/self/exe", args);
         return 8;
+    }
+    if (!strcmp(mode, "storm")) {
+        static char own[4096];
+        static char rest[32], with[4200], count[32];
+        if (readlink("/proc/self/exe", own, sizeof own - 1) < 0) return 8;
+        u64 begun = option("begun", 0);
+        if (!begun) ready();
+        if (begun < children) {
+            snprintf(rest, sizeof rest, "begun=%llu", (unsigned long long)begun + 1);
+            snprintf(count, sizeof count, "children=%llu", (unsigned long long)children);
+            snprintf(with, sizeof with, "with=%s", own);
+            char *const args[] = {argv[0], "mode=storm", rest, count, with, "stops=1", NULL};
+            execv(option_text("with", own), args);
+            return 8;
+        }
+        work(closes);
+        stop_at("last");
+        truth_print_single(&t);
+        return 0;
     }
     ready();
     int hold[2];

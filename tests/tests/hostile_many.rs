@@ -12,8 +12,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    attack::{Gaps, Silent, counts_another, hostile_heap},
+    attack::{Silent, counts_another, hostile_heap},
     environment::{self, requires_root},
+    gaps::Gaps,
     node::{Daemon, GROWTH, alone, configure, resident},
     process::Process,
     target::Target,

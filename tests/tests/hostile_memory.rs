@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    attack::{Gaps, counts_another, hostile_heap},
+    attack::{counts_another, hostile_heap},
     environment::{self, requires_root, skip},
+    gaps::Gaps,
     groups::Limited,
     node::{Daemon, alone, configure, target},
     process::Process,

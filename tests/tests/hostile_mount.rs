@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::{profile, requires_root, target as program},
     fuse::Hanging,
-    node::{Daemon, alone, sum},
+    gaps::Gaps,
+    node::{Daemon, alone, sum, target},
     target::Target,
     tracer::{Outcome, run_to_end},
 };
@@ -147,6 +148,62 @@ fn an_overlay_that_hangs() -> Result<()> {
     daemon.finish()?;
     assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
     target.kill()?;
+    Ok(())
+}
+
+/// Overlays that hang, and one whose server answers slowly: the daemon's loop reads none of them itself, and waits for none.
+#[test]
+fn the_loop_goes_on() -> Result<()> {
+    if !requires_root() || !Hanging::is_possible() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir()?;
+    let mut layers = Vec::new();
+    for name in ["a", "b", "slow"] {
+        let below = |kind: &str| directory.path().join(format!("{name}-{kind}"));
+        for kind in ["lower", "empty", "merged"] {
+            fs::create_dir(below(kind))?;
+        }
+        let hanging = Hanging::mount(&below("lower"), fs::read(program("psweep_static")?)?)?;
+        let lower = format!("lowerdir={}:{}", below("lower").display(), below("empty").display());
+        let overlay = Mounted::overlay(below("merged"), &lower)?;
+        // Dropped in this order: the end of the server lets go of all that waits.
+        layers.push((hanging, overlay));
+    }
+    let file = |at: usize| layers[at].1.0.join("lib.so");
+    let started = |files: &[PathBuf]| {
+        let mut command = Command::new(program("psweep")?);
+        command.arg("closes=500").env("DRAINPROF_TEST_MAP", std::env::join_paths(files)?);
+        Target::start_command("psweep", command)
+    };
+    let daemon = Daemon::start(&["arena"], "")?;
+    let gaps = Gaps::of(&daemon);
+    let (mut hung, slow) = (started(&[file(0), file(1)])?, started(&[file(2)])?);
+    layers[0].0.hang();
+    layers[1].0.hang();
+    layers[2].0.slow(Duration::from_millis(700));
+    // What hangs is left out of the plan; what is slow is waited for, beside the loop.
+    daemon.attached(&[hung.pid()])?;
+    hung.go()?;
+    hung.finish()?;
+    let pid = slow.pid();
+    let sentence = format!("process {pid} has no probes for now: ");
+    daemon.until("the slow one is observed or named", |state| {
+        let all = state["degraded"].as_array().into_iter().flatten();
+        let named = all.filter_map(Value::as_str).any(|one| one.starts_with(&sentence));
+        named || target(state, pid).is_some_and(|one| one["level"] == "boundary")
+    })?;
+    let state = daemon.until("it is counted", |state| closed(state) >= 500)?;
+    assert_eq!((closed(&state), &state["complete"]), (500, &Value::Bool(true)));
+    let longest = gaps.longest()?;
+    assert!(longest < 2_000, "no new state for {longest} ms");
+    // The kernel keeps a process whose threads wait for such a file.
+    drop(layers);
+    let began = Instant::now();
+    daemon.finish()?;
+    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    slow.kill()?;
     Ok(())
 }
 

@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::Result;
 use drainprof_tests::{
-    attack::{Gaps, Silent, counts_another},
+    attack::{Silent, counts_another},
     environment::{deadline, requires_root, skip},
+    gaps::Gaps,
     node::{Daemon, alone, sum},
     target::Target,
     tracer::Tracer,

@@ -7,9 +7,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use drainprof_tests::{
     environment::{self, requires_root},
+    node::{Daemon, alone, configure},
+    target::Target,
     tracer::{command, trace},
 };
 use serde_json::Value;
@@ -129,4 +131,61 @@ fn configurations() -> Result<()> {
 
 fn check(path: &Path) -> Result<Option<i32>> {
     says_nothing_hostile(&["config", "check", "--config", &path.to_string_lossy()])
+}
+
+/// A control group, until it is dropped; `None` where there can be none.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn with(name: &str, pid: u32) -> Option<Self> {
+        let group = Self(Path::new("/sys/fs/cgroup").join(name));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join("cgroup.procs"), pid.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Names of programs, files, threads and control groups in logs: one line stays one line, and none is forged.
+#[test]
+fn logs() -> Result<()> {
+    const FORGED: &str = "a\nWARN x\u{1b}[2J";
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir()?;
+    let (program, library) = (directory.path().join(FORGED), directory.path().join("l\nWARN x\r"));
+    fs::copy(environment::target("psweep")?, &program)?;
+    fs::write(&library, "no ELF file")?;
+    let mut hostile = Command::new(&program);
+    hostile.arg("closes=10").env("DRAINPROF_TEST_MAP", &library);
+    let target = Target::start_command("psweep", hostile)?;
+    let comm = fs::read(format!("/proc/{}/comm", target.pid()))?;
+    assert!(comm.starts_with(b"a\nWARN x"), "{comm:?}");
+    let _group = Group::with(&format!("drainprof-test\nWARN x{}", target.pid()), target.pid());
+    let place = tempfile::tempdir()?;
+    let all = directory.path().join("*");
+    let rule = format!("select.rules = [{{ action = \"include\", exe = \"{}\" }}]", all.display());
+    configure(place.path(), &["arena"], &rule)?;
+    let mut command = Command::new(environment::drainprof()?);
+    command.arg("-vv");
+    let daemon = Daemon::start_command(command, place)?;
+    daemon.attached(&[target.pid()])?;
+    target.kill()?;
+    daemon.until("it is gone", |state| state["targets"].as_array().is_some_and(Vec::is_empty))?;
+    let log = daemon.finish()?.stderr;
+    let named: Vec<&String> = log.iter().filter(|line| line.contains("WARN x")).collect();
+    named.first().context("the log names it")?;
+    for line in &log {
+        let bad = line.chars().find(|c| c.is_control());
+        assert_eq!(bad, None, "{line:?}");
+        assert!(!line.trim_start().starts_with("WARN x"), "{log:#?}");
+    }
+    Ok(())
 }

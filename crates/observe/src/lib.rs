@@ -20,6 +20,7 @@ mod pages;
 mod paths;
 mod pins;
 mod place;
+mod planning;
 mod programs;
 mod quiesce;
 mod reclaim;

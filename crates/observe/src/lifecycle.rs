@@ -7,11 +7,17 @@ use drainprof_common::{
     loss::Loss,
 };
 use drainprof_probe::bpf::Arming;
-use drainprof_process::{Process, ProcessError, printable, readers::open};
+use drainprof_process::{
+    Process, ProcessError, Stuck, executed_image, printable,
+    readers::{ask, open},
+};
 use drainprof_profile::Finding;
 use drainprof_report::facts::{Began, Ended};
 
 use super::observer::{Ending, ObserveError, Observer, Target};
+
+/// How often a process is examined that executes programs while its probes are put in place.
+const MAX_LOOKS: u32 = 3;
 
 impl Observer {
     /// Takes notice of one event.
@@ -55,6 +61,9 @@ impl Observer {
         } else {
             // Gone before it could be examined: nobody would take out later what the kernel side has entered.
             self.session.disarm_target(event.tgid, event.target_b);
+            if event.tid == 0 {
+                self.session.count_loss(Loss::ProgramUnexamined, 1);
+            }
         }
         self.targets.push(target);
         if gone { Ending::Nothing } else { Ending::Follow(event.tgid) }
@@ -93,6 +102,10 @@ impl Observer {
         } else {
             // Gone before it could be examined: nobody would take out later what the kernel side has entered.
             self.session.disarm_target(event.tgid, event.target_b);
+            // A newcomer executes a program that is known.
+            if !is_newcomer {
+                self.session.count_loss(Loss::ProgramUnexamined, 1);
+            }
         }
         let ending =
             if target.ended.is_some() { Ending::Nothing } else { Ending::Follow(event.tgid) };
@@ -110,19 +123,58 @@ impl Observer {
         opened.ok()
     }
 
-    /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is
-    /// counted unless it was already (`late`).
-    fn follow_image(&mut self, process: &Process, target: &mut Target, late: bool) {
-        let follow = self.options.follow;
-        // It has executed yet another program meanwhile: that one is followed when its turn comes. To the kernel side the
-        // process is the later target.
+    /// Examines programs whose files took long to read, if they are read by now.
+    pub(super) fn examine_later(&mut self) {
+        for number in std::mem::take(&mut self.unexamined) {
+            let is_meant = |one: &Target| one.target == number && one.ended.is_none();
+            let Some(at) = self.targets.iter().position(is_meant) else { continue };
+            let mut target = self.targets.remove(at);
+            if let Some(process) = target.process.clone() {
+                self.follow_image(&process, &mut target, true);
+            }
+            self.targets.insert(at, target);
+        }
+    }
+
+    /// Whether a process has executed yet another program meanwhile: that one is followed when its turn comes. To the
+    /// kernel side the process is the later target.
+    fn has_left(&mut self, process: &Process, target: &mut Target) -> bool {
         let now = self.session.target_of(process.pid);
-        if now.is_some_and(|now| now != target.target) {
+        let has_left = now.is_some_and(|now| now != target.target);
+        if has_left {
+            self.session.count_loss(Loss::ProgramUnexamined, 1);
             target.findings.push(Finding {
                 code: "exec".to_owned(),
                 message: "it executed another program before it could be examined".to_owned(),
             });
-            return;
+        }
+        has_left
+    }
+
+    /// Looks at what a process executes now, until it is the same before probes are put in place and behind it: what it
+    /// executes meanwhile is not announced.
+    fn follow_image(&mut self, process: &Process, target: &mut Target, late: bool) {
+        let pid = process.pid;
+        let executes = || ask(pid, move || executed_image(pid)).ok().flatten();
+        let (mut is_late, known) = (late, target.findings.len());
+        for _ in 0..MAX_LOOKS {
+            let before = executes();
+            let is_placed = self.follow_once(process, target, is_late);
+            if !is_placed || executes().is_none_or(|after| Some(after) == before) {
+                return;
+            }
+            self.session.count_loss(Loss::ProgramUnexamined, 1);
+            target.findings.truncate(known);
+            is_late = true;
+        }
+    }
+
+    /// Looks at what a process executes now. Probes that are in place stay; the rest comes late, which is
+    /// counted unless it was already (`late`). Whether probes were put in place.
+    fn follow_once(&mut self, process: &Process, target: &mut Target, late: bool) -> bool {
+        let follow = self.options.follow;
+        if self.has_left(process, target) {
+            return false;
         }
         let planned = self.plan(process);
         let (plans, findings) = match planned {
@@ -130,12 +182,19 @@ impl Observer {
             // Its memory is reported without any profile.
             Err(ObserveError::NoMatch { .. }) if self.growth.is_some() => {
                 self.meet_paths(target.target, process.pid);
-                return;
+                return false;
             }
             // It may not have mapped everything yet, and is what its name says.
             Err(ObserveError::NoMatch { .. }) if !target.allocators.is_empty() => {
                 self.meet_paths(target.target, process.pid);
-                return;
+                return false;
+            }
+            Err(ObserveError::Files(Stuck::Slow { .. })) => {
+                if !late {
+                    self.session.count_loss(Loss::AttachedLate, 1);
+                }
+                self.unexamined.push(target.target);
+                return false;
             }
             Err(error) => {
                 let message = match error {
@@ -147,7 +206,7 @@ impl Observer {
                     }
                 };
                 target.findings.push(Finding { code: "exec".to_owned(), message });
-                return;
+                return false;
             }
         };
         target.findings.extend(findings);
@@ -155,7 +214,10 @@ impl Observer {
         if self.all_in_place(process, &plans) {
             self.meet_paths(target.target, process.pid);
             target.allocators = plans.iter().map(|plan| plan.allocator).collect();
-            return;
+            return false;
+        }
+        if self.has_left(process, target) {
+            return false;
         }
         // It runs already: what it has done so far was not seen. From now on it counts as attached.
         if !late {
@@ -179,6 +241,7 @@ impl Observer {
                 message: format!("the program that it executes now cannot be probed: {error}"),
             }),
         }
+        true
     }
 }
 

@@ -8,10 +8,10 @@ use drainprof_common::{
 };
 use drainprof_probe::{
     bpf::{Arming, BpfError, Detaching, Session, SessionConfig},
-    plan::{AttachPlan, NoMatch, PlanError, Sites, cost::Costs},
+    plan::{NoMatch, PlanError, Sites, cost::Costs},
 };
 use drainprof_process::{
-    ElfCache, Image, ImageOptions, Process, ProcessError, Stuck, guarded,
+    ElfCache, Process, ProcessError, Stuck,
     readers::{ask, open},
 };
 use drainprof_profile::{Finding, Level, Library, Profile};
@@ -20,7 +20,9 @@ use drainprof_report::{
     series::{HeldSeries, LiveSeries},
 };
 
-use super::{growth::Growth, paths::Paths, place::Placed, programs::Program, windows};
+use super::{
+    growth::Growth, paths::Paths, place::Placed, planning::Planner, programs::Program, windows,
+};
 
 /// What is to be observed, and how.
 #[derive(Clone, Debug)]
@@ -169,6 +171,9 @@ pub struct Observer {
     pub(super) library: Library,
     pub(super) options: ObserverOptions,
     pub(super) cache: ElfCache,
+    pub(super) planner: Planner,
+    /// Targets whose new program is still to be examined: its files take long to read.
+    pub(super) unexamined: Vec<u32>,
     pub(super) allocators: Vec<Allocator>,
     pub(super) placed: Vec<Placed>,
     pub(super) targets: Vec<Target>,
@@ -222,6 +227,8 @@ impl Observer {
             session,
             library,
             cache: ElfCache::new(),
+            planner: Planner::default(),
+            unexamined: Vec::new(),
             allocators: Vec::new(),
             placed: Vec::new(),
             targets: Vec::new(),
@@ -294,44 +301,6 @@ impl Observer {
         Ok(())
     }
 
-    /// The plans of all profiles that match a process, and what the user should know of them. Attaches
-    /// nothing.
-    pub fn plan(
-        &mut self,
-        process: &Process,
-    ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
-        if super::place::wanted(&self.library, &self.options).next().is_none() {
-            let (pid, comm) = (process.pid, drainprof_process::printable(&process.comm));
-            return Err(ObserveError::NoMatch { pid, comm, profiles: Vec::new() });
-        }
-        // The file system of a file that hangs is given up; then the others can be read.
-        self.plan_guarded(process).or_else(|error| match error {
-            ObserveError::Files(Stuck::Hangs { .. }) => self.plan_guarded(process),
-            error => Err(error),
-        })
-    }
-
-    /// Reads the process's files and plans, on a thread that is not waited for where a file system does not answer.
-    fn plan_guarded(
-        &mut self,
-        process: &Process,
-    ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
-        let (process, library) = (process.clone(), self.library.clone());
-        let (options, sample) = (self.options.clone(), self.config.sample);
-        let (mut cache, mut allocators) = (self.cache.clone(), self.allocators.clone());
-        let (found, cache, allocators) = guarded(move || {
-            let image_options = ImageOptions { debug_dirs: options.debug_dirs.clone() };
-            let image = Image::load(&process, &image_options, &mut cache);
-            let found = image.map_err(ObserveError::from).and_then(|image| {
-                let (library, options) = (&library, &options);
-                super::place::plans(&process, &image, library, options, sample, &mut allocators)
-            });
-            (found, cache, allocators)
-        })?;
-        (self.cache, self.allocators) = (cache, allocators);
-        found
-    }
-
     /// The container of a process, where growth is grouped by it.
     pub(super) fn container_of(&self, pid: u32) -> Option<String> {
         self.growth.as_ref()?;
@@ -359,11 +328,18 @@ impl Observer {
 
     /// Takes the events that have come; each is passed on after the observer has taken notice of it. Where events are
     /// held back, the loop reports them later.
-    pub fn events(
+    pub fn events(&mut self, pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending)) -> usize {
+        self.some_events(usize::MAX, pass_on)
+    }
+
+    /// The same for at most so many events.
+    pub fn some_events(
         &mut self,
+        most: usize,
         mut pass_on: impl FnMut(&mut Self, EventKind, &Event, Ending),
     ) -> usize {
-        let events = self.session.drain_events();
+        self.examine_later();
+        let events = self.session.drain_events(most);
         for (kind, event) in &events {
             let ending = self.notice(*kind, event);
             if let Some(pins) = self.paths.as_mut().and_then(|paths| paths.pins.as_mut()) {

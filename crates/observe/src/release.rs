@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use drainprof_probe::bpf::{Detaching, Leftover};
-use drainprof_process::{ElfCache, readers::open};
+use drainprof_process::{ElfCache, Stuck, readers::open};
 
-use super::observer::Observer;
+use super::observer::{ObserveError, Observer};
 
 impl Observer {
     /// Stops counting in a process that runs on: it has ended, as far as this session is concerned. What was
@@ -70,10 +70,17 @@ impl Observer {
     }
 
     /// Whether a process that is observed has more to be probed than is, because it has mapped more since.
-    pub fn lacks_probes(&mut self, pid: u32) -> bool {
-        let Ok(process) = open(pid) else { return false };
-        let Ok((plans, _)) = self.plan(&process) else { return false };
-        !self.all_in_place(&process, &plans)
+    ///
+    /// # Errors
+    ///
+    /// It is not known yet: its files take long to read.
+    pub fn lacks_probes(&mut self, pid: u32) -> Result<bool, Stuck> {
+        let Ok(process) = open(pid) else { return Ok(false) };
+        match self.plan(&process) {
+            Ok((plans, _)) => Ok(!self.all_in_place(&process, &plans)),
+            Err(ObserveError::Files(slow @ Stuck::Slow { .. })) => Err(slow),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Ends the session in the background: its probes, then all that was counted.

@@ -13,6 +13,7 @@ use drainprof_report::facts::{Began, Duty, DutyFacts, Ended, Snapshot, Windows};
 use super::{
     observer::{Allocator, ObserveError, Observer, ObserverOptions, Reasons, Target},
     paths::Paths,
+    planning::Planner,
     snapshot,
 };
 
@@ -88,6 +89,8 @@ impl Resting {
             library: self.library,
             options: self.options,
             cache: self.cache,
+            planner: Planner::default(),
+            unexamined: Vec::new(),
             allocators: self.allocators,
             placed: Vec::new(),
             targets: self.targets,

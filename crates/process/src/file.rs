@@ -178,7 +178,7 @@ fn read_located(found: &OwnedFd, max_bytes: u64) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY);
     let file = guard::ask(|| options.open(format!("/proc/self/fd/{}", found.as_raw_fd())))?;
-    if file.metadata()?.len() > max_bytes {
+    if guard::ask(|| file.metadata())?.len() > max_bytes {
         return Err(too_large(max_bytes));
     }
     Ok(file)

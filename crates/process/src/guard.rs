@@ -8,7 +8,7 @@
 
 use std::{
     cell::RefCell,
-    fs,
+    fs, io,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -48,6 +48,12 @@ pub enum Stuck {
         "the kernel does not answer for process {pid}: a lock of it is held, or its memory is not delivered"
     )]
     Silent {
+        /// The process.
+        pid: u32,
+    },
+    /// A process's files take long to read; it is asked again later.
+    #[error("the files of process {pid} take long to read: its probes wait for them")]
+    Slow {
         /// The process.
         pid: u32,
     },
@@ -145,6 +151,14 @@ pub(crate) fn reads(device: Option<u64>, shown: &str) {
 /// Asks the kernel for something of a file.
 pub(crate) fn ask<T>(request: impl FnOnce() -> T) -> T {
     ask_of(None, request)
+}
+
+/// The same for a part of a file. Where nobody waits for this reader any more, it is not asked: the work ends.
+pub(crate) fn ask_file<T>(request: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if is_left() {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "its file takes too long to read"));
+    }
+    ask(request)
 }
 
 /// Asks the kernel for something of a process: its files in `/proc`, its memory.
@@ -293,6 +307,22 @@ impl<T> Asked<T> {
                 Some(Err(stuck))
             }
         }
+    }
+
+    /// What comes of it within `time`, whatever it does; `None`: nothing yet.
+    pub(crate) fn within(&mut self, time: Duration) -> Option<Result<T, Stuck>> {
+        let found = match self.result.recv_timeout(time) {
+            Ok(found) => Ok(found),
+            Err(RecvTimeoutError::Disconnected) => Err(Stuck::NoThread),
+            Err(RecvTimeoutError::Timeout) => return self.poll(),
+        };
+        self.is_over = true;
+        Some(found)
+    }
+
+    /// The file that it reads, as messages call it.
+    pub(crate) fn file(&self) -> String {
+        lock(&self.shared).file.1.clone()
     }
 
     /// Waits for what comes of it, as long as no single request takes more than `patience`; longer where its thread does

@@ -139,19 +139,27 @@ impl ElfCache {
         Self::default()
     }
 
+    /// Adds what another one has read meanwhile.
+    pub fn absorb(&mut self, other: Self) {
+        if self.entries.len() + other.entries.len() <= MAX_CACHED {
+            self.entries.extend(other.entries);
+        }
+    }
+
     fn get(&mut self, mapped: &MappedObject, search: DebugSearch) -> Result<Arc<Elf>, ElfError> {
         let path = &mapped.open_path;
         let shown = &mapped.shown_path;
         let unread =
             |error: io::Error| ElfError::Read { path: shown.clone(), cause: error.to_string() };
-        let given_up = guard::is_given_up(mapped.inode.0).then_some(GIVEN_UP);
+        let is_given_up = guard::is_given_up(mapped.inode.0) || guard::is_left();
+        let given_up = is_given_up.then_some(GIVEN_UP);
         if let Some(why) = mapped.refused.or(given_up) {
             return Err(ElfError::Read { path: shown.clone(), cause: why.to_owned() });
         }
         guard::reads(Some(mapped.inode.0), shown);
         // What is read and remembered is what is open here, whatever is at the path by now.
         let file = open_regular(path, MAX_FILE).map_err(unread)?;
-        let metadata = file.metadata().map_err(unread)?;
+        let metadata = guard::ask(|| file.metadata()).map_err(unread)?;
         if (metadata.dev(), metadata.ino()) != mapped.inode {
             return Err(ElfError::Changed { path: shown.clone() });
         }

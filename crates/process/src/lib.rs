@@ -4,6 +4,7 @@
 //! Everything that it reads (names, paths, ELF bytes) comes from strangers: it is bounded, and shown only
 //! through [`printable()`].
 
+pub mod beside;
 mod careful;
 mod cgroup;
 mod container;
@@ -52,7 +53,7 @@ pub use image::{ElfCache, Image, ImageOptions, LoadedObject, describe};
 pub use mapped::{MappedObject, mapped_objects};
 pub use maps::{MappedMemory, Mapping, executed_files, mapped_memory, mapped_ranges};
 pub use printable::{printable, printable_lines};
-pub use process::{Process, mapped_pages, started_at};
+pub use process::{Process, executed_image, mapped_pages, started_at};
 pub use selector::{MIN_CONTAINER_DIGITS, SelectError, Selected, Selector};
 pub use silent::{Silent, is_silent, is_user_silenced, silent as silent_processes, times_given_up};
 pub use space::{Space, Spot};

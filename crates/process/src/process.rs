@@ -238,6 +238,22 @@ pub fn mapped_pages(pid: u32) -> Option<(u64, u64)> {
     Some((all, numbers.nth(4)?.parse().ok()?))
 }
 
+/// Where the program and the first stack of a process lie: another place after each exec, by chance. `None` where it is gone
+/// or may not be asked.
+#[must_use]
+pub fn executed_image(pid: u32) -> Option<[u64; 3]> {
+    /// Fields behind the name: code, stack, arguments.
+    const PLACES: [usize; 3] = [23, 25, 45];
+    let text = read_proc(Path::new(&format!("/proc/{pid}/stat")), MAX_STATUS).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let fields: Vec<&str> = text.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
+    let mut places = [0; 3];
+    for (place, at) in places.iter_mut().zip(PLACES) {
+        *place = fields.get(at)?.parse().ok()?;
+    }
+    (places[0] > 0).then_some(places)
+}
+
 fn read_stat(pid: u32) -> Result<Stat, ProcessError> {
     stat_at(pid, Path::new(&format!("/proc/{pid}/stat")))
 }

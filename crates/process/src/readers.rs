@@ -21,24 +21,36 @@ use crate::{
 const LONGEST: Duration = guard::PROCESS_LIMIT.saturating_add(Duration::from_millis(100));
 /// Shortest wait, if the patience is at an end.
 const SHORTEST: Duration = Duration::from_millis(20);
-/// Time that callers can wait in vain in one go, and the part of the time in which it comes in again.
-const PATIENCE: Duration = LONGEST;
+/// The part of the time in which callers may wait in vain.
 const SHARE: u32 = 10;
 
 /// Time that callers may wait in vain.
-struct Patience {
+pub(crate) struct Patience {
+    longest: Duration,
+    shortest: Duration,
+    share: u32,
     left: Duration,
     counted: Option<Instant>,
 }
 
-static PATIENCE_LEFT: Mutex<Patience> = Mutex::new(Patience { left: PATIENCE, counted: None });
+static PATIENCE_LEFT: Mutex<Patience> = Mutex::new(Patience::new(LONGEST, SHORTEST, SHARE));
 
 impl Patience {
+    /// A longest and a shortest wait; the time that can be waited in vain comes in again in this part of the time.
+    pub(crate) const fn new(longest: Duration, shortest: Duration, share: u32) -> Self {
+        Self { longest, shortest, share, left: longest, counted: None }
+    }
+
     /// For how long a caller may wait at this time.
-    fn at(&mut self, now: Instant) -> Duration {
+    pub(crate) fn at(&mut self, now: Instant) -> Duration {
         let passed = self.counted.replace(now).map_or(Duration::ZERO, |then| now - then);
-        self.left = (self.left + passed / SHARE).min(PATIENCE);
-        self.left.clamp(SHORTEST, LONGEST)
+        self.left = (self.left + passed / self.share).min(self.longest);
+        self.left.clamp(self.shortest, self.longest)
+    }
+
+    /// A caller has waited in vain since `began`.
+    pub(crate) fn waited(&mut self, began: Instant) {
+        self.left = self.left.saturating_sub(began.elapsed());
     }
 }
 
@@ -48,8 +60,7 @@ fn patience() -> Duration {
 
 /// A caller has waited in vain since `began`.
 fn waited(began: Instant) {
-    let mut patience = PATIENCE_LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    patience.left = patience.left.saturating_sub(began.elapsed());
+    PATIENCE_LEFT.lock().unwrap_or_else(PoisonError::into_inner).waited(began);
 }
 
 /// Asks the kernel about one process, on a reader thread.
@@ -187,13 +198,13 @@ mod tests {
     /// Waiting in vain takes a tenth of the time at most, after a second of it.
     #[test]
     fn patience_ends() {
-        let mut patience = Patience { left: PATIENCE, counted: None };
+        let mut patience = Patience::new(LONGEST, SHORTEST, SHARE);
         let began = Instant::now();
         assert_eq!(patience.at(began), LONGEST);
         patience.left = Duration::ZERO;
         assert_eq!(patience.at(began), SHORTEST);
         assert_eq!(patience.at(began + Duration::from_secs(2)), Duration::from_millis(200));
         patience.at(began + Duration::from_secs(600));
-        assert_eq!(patience.left, PATIENCE);
+        assert_eq!(patience.left, LONGEST);
     }
 }

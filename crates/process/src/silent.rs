@@ -246,6 +246,11 @@ const fn user(uid: u32) -> Option<u32> {
     }
 }
 
+/// Whose process it is, if it is not the system's own.
+pub(crate) fn owner(pid: u32) -> Option<u32> {
+    user(status(pid)?.1?)
+}
+
 /// Whether processes are not asked because of others of the same user.
 #[must_use]
 pub fn is_user_silenced() -> bool {

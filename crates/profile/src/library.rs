@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -144,11 +145,13 @@ fn files_of(dir: &Path) -> Result<Vec<PathBuf>, LibraryError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
+    refuse_open(dir)?;
     let mut files = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed)?.path();
         // Anything else of that name (a directory, a FIFO, which would block) is left alone.
         if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
+            refuse_open(&path)?;
             files.push(path);
         }
         if files.len() > MAX_FILES {
@@ -157,6 +160,18 @@ fn files_of(dir: &Path) -> Result<Vec<PathBuf>, LibraryError> {
     }
     files.sort();
     Ok(files)
+}
+
+/// What is found by itself says where probes go: it is refused where anybody could have written it. (A file that is named
+/// is the caller's choice.)
+fn refuse_open(path: &Path) -> Result<(), LibraryError> {
+    let failed = |source| LibraryError::Read { path: path.to_owned(), source };
+    let mode = path.metadata().map_err(failed)?.mode();
+    if mode & 0o002 == 0 {
+        return Ok(());
+    }
+    let text = format!("every user can write to it (mode {:04o}); chmod o-w", mode & 0o7777);
+    Err(failed(io::Error::other(text)))
 }
 
 fn read_profile(path: &Path) -> Result<Profile, LibraryError> {

@@ -215,7 +215,7 @@ fn dry_run(args: &AttachArgs) -> Result<u8> {
     }
     if args.observe.format == "json" {
         let document = serde_json::json!({ "schema": "drainprof.plan/1", "processes": planned });
-        writeln!(std::io::stdout().lock(), "{document:#}")?;
+        writeln!(super::output::stdout()?, "{document:#}")?;
     }
     Ok(super::code::OK)
 }

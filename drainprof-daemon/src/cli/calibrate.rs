@@ -1,13 +1,11 @@
 //! `drainprof calibrate`.
 
-use std::io;
-
 use anyhow::Result;
 use drainprof_probe::calibrate;
 
 use super::{
     args::{CalibrateArgs, PlainFormat},
-    code, options,
+    code, options, output,
 };
 
 /// Shows what probes cost on this host.
@@ -17,7 +15,7 @@ pub(super) fn main(args: &CalibrateArgs) -> Result<u8> {
     options::require_privileges()?;
     let options = options::calibration(&args.cache, args.fresh);
     let calibration = calibrate::calibrate(&options)?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout()?;
     match args.format {
         PlainFormat::Text => calibrate::render_text(&calibration, &mut out)?,
         PlainFormat::Json => calibrate::render_json(&calibration, &mut out)?,

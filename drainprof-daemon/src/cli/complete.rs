@@ -30,7 +30,7 @@ pub(super) struct CompletionsArgs {
 
 /// Prints the script that a shell loads.
 pub(super) fn main(args: &CompletionsArgs) -> Result<u8> {
-    std::io::stdout().lock().write_all(&script(&args.shell)?)?;
+    super::output::stdout()?.write_all(&script(&args.shell)?)?;
     Ok(code::OK)
 }
 

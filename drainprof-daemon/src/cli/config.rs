@@ -64,7 +64,7 @@ enum ConfigAction {
 
 /// Checks, prints and shows configurations.
 pub(super) fn main(args: &ConfigArgs) -> Result<u8> {
-    let mut out = std::io::stdout().lock();
+    let mut out = super::output::stdout()?;
     match &args.action {
         ConfigAction::Check { file, source } => {
             let loaded = match config::load(&source.of(file.as_ref()).sources()) {

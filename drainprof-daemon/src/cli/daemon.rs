@@ -240,7 +240,7 @@ fn dry_run(config: &Config) -> Result<u8> {
     };
     let mut observer = Observer::new(&session, library(config)?, observer_options)?;
     let selector = Selector::of_this_process(&config.select);
-    let mut out = std::io::stdout().lock();
+    let mut out = super::output::stdout()?;
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
     let mut watched = 0_u32;
     for pid in processes().context("cannot list the processes")? {

@@ -14,7 +14,7 @@ use super::{
     args::{CacheArgs, PlainFormat, SitesArg},
     code,
     exit::Failure,
-    options,
+    options, output,
     selection::Selection,
 };
 
@@ -64,7 +64,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
         sites: args.sites.into(),
     };
     let found = discover::scan(&library, &options).context("cannot list the processes in /proc")?;
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output::stdout()?);
     match args.format {
         PlainFormat::Text => discover::render_text(&found, detail(args), &mut out)?,
         PlainFormat::Json => {

@@ -1,7 +1,5 @@
 //! `drainprof doctor`.
 
-use std::io;
-
 use anyhow::Result;
 use drainprof_observe::names::SymbolOptions;
 use drainprof_probe::{
@@ -12,7 +10,7 @@ use drainprof_process::symbolize::{Helper, HelperError};
 
 use super::{
     args::{DoctorArgs, PlainFormat},
-    options,
+    options, output,
 };
 
 /// Says what this host allows.
@@ -29,7 +27,7 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
     checks.push(private_stacks(class));
     let (check, programs) = self_test(host, class);
     checks.push(check);
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout()?;
     match args.format {
         PlainFormat::Text => {
             kernel::render_text(&checks, &mut out)?;

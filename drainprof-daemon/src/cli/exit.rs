@@ -11,6 +11,8 @@ use drainprof_probe::{
 use drainprof_process::{ProcessError, SelectError, printable_lines};
 use drainprof_profile::{LibraryError, ProfileError};
 
+use super::output;
+
 /// The exit codes, as the documentation lists them.
 pub mod code {
     /// All went well.
@@ -48,9 +50,9 @@ impl Failure {
 }
 
 /// Says an error on stderr, with its causes, and gives its exit code. A reader that has gone away is no
-/// failure.
+/// failure, if it has had anything.
 pub(super) fn reported(error: &anyhow::Error) -> ExitCode {
-    if is_broken_pipe(error) {
+    if is_broken_pipe(error) && !output::is_unread() {
         return ExitCode::from(code::OK);
     }
     let mut text = error.to_string();

@@ -32,7 +32,7 @@ pub(super) fn main(args: &ManArgs) -> Result<u8> {
                 .with_context(|| format!("cannot create {}", directory.display()))?;
             pages(&command, directory)?;
         }
-        None => page(&command, &mut std::io::stdout().lock())?,
+        None => page(&command, &mut super::output::stdout()?)?,
     }
     Ok(code::OK)
 }

@@ -58,11 +58,12 @@ pub fn main() -> ExitCode {
     }
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version are data; a reader that has gone away is no failure.
+        Err(error) if error.use_stderr() => {
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { code::USAGE } else { code::OK });
+            return ExitCode::from(code::USAGE);
         }
+        // Help and version are data.
+        Err(text) => return ended(output::print(&text).map(|()| code::OK)),
     };
     // Nobody sits before a daemon: what it does is in its log.
     let is_daemon = matches!(cli.command, args::Command::Daemon(_));
@@ -91,7 +92,13 @@ pub fn main() -> ExitCode {
             symbolize::serve().context("the symbol helper lost its drainprof").map(|()| code::OK)
         }
     };
-    match result {
+    ended(result)
+}
+
+/// The exit code: a failure also where output was lost unnoticed.
+fn ended(result: anyhow::Result<u8>) -> ExitCode {
+    let unnoticed = |code| output::failure().map_or(Ok(code), |error| Err(error.into()));
+    match result.and_then(unnoticed) {
         Ok(code) => ExitCode::from(code),
         Err(error) => exit::reported(&error),
     }

@@ -1,10 +1,11 @@
 //! Where output goes and how it looks: stdout or a file, a terminal or not.
 
+mod noted;
 mod whole;
 
 use std::{
     fs::File,
-    io::{self, BufWriter, IsTerminal as _, Write},
+    io::{self, BufWriter, IsTerminal as _, LineWriter, Write},
     os::fd::{AsFd as _, BorrowedFd},
     path::Path,
 };
@@ -18,7 +19,8 @@ use nix::{
 };
 use tracing_subscriber::{EnvFilter, fmt};
 
-use self::whole::Whole;
+pub(super) use self::noted::{failure, is_unread};
+use self::{noted::Stdout, whole::Whole};
 use super::{
     exit::{Failure, code},
     queue::Queue,
@@ -76,6 +78,29 @@ fn is_closed() -> bool {
     is_null(io::stdout().as_fd()) && !is_null(io::stderr().as_fd())
 }
 
+fn require_open() -> Result<()> {
+    if !is_closed() {
+        return Ok(());
+    }
+    let text = "stdout is closed: redirect it, or name a file with -O where there is that option";
+    Err(Failure::new(code::FAILURE, text).into())
+}
+
+/// Stdout, for commands that print without options of output.
+pub(super) fn stdout() -> Result<impl Write> {
+    require_open()?;
+    Ok(LineWriter::new(Stdout))
+}
+
+/// Prints what was asked of the command line itself: help, a version.
+pub(super) fn print(text: &clap::Error) -> Result<()> {
+    let mut out = stdout()?;
+    let is_coloured = io::stdout().is_terminal() && no_color().is_none();
+    let text = text.render();
+    let written = if is_coloured { write!(out, "{}", text.ansi()) } else { write!(out, "{text}") };
+    Ok(written?)
+}
+
 pub(super) fn no_color() -> Option<()> {
     std::env::var_os("NO_COLOR").filter(|value| !value.is_empty()).map(drop)
 }
@@ -126,18 +151,13 @@ impl Output {
 
     /// Stdout, or a file that grows under its name from now on: somebody may follow it (`tail -f`).
     pub(super) fn in_place(path: Option<&Path>, top: usize) -> Result<Self> {
-        Ok(match path {
-            Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot write to {}", path.display()))?;
-                Self::to(Box::new(file), false, top, None)
-            }
-            None if is_closed() => {
-                let text = "stdout is closed: name a file with -O, or redirect stdout";
-                return Err(Failure::new(code::FAILURE, text).into());
-            }
-            None => Self::to(Box::new(io::stdout()), io::stdout().is_terminal(), top, None),
-        })
+        if let Some(path) = path {
+            let file = File::create(path)
+                .with_context(|| format!("cannot write to {}", path.display()))?;
+            return Ok(Self::to(Box::new(file), false, top, None));
+        }
+        require_open()?;
+        Ok(Self::to(Box::new(Stdout), io::stdout().is_terminal(), top, None))
     }
 
     fn to(writer: Box<dyn Write + Send>, terminal: bool, top: usize, whole: Option<Whole>) -> Self {

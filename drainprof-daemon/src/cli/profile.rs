@@ -13,7 +13,7 @@ use super::{
     args::{ProfileAction, ProfileArgs},
     code,
     exit::Failure,
-    options, profile_check, profile_new,
+    options, output, profile_check, profile_new,
 };
 
 /// Lists, shows and checks profiles.
@@ -28,7 +28,7 @@ pub(super) fn main(args: ProfileArgs) -> Result<u8> {
 
 fn list() -> Result<u8> {
     let (library, _) = options::library(&[], &[])?;
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout()?;
     let rows: Vec<_> = library
         .iter()
         .map(|profile| {
@@ -66,7 +66,7 @@ fn show(name: &str) -> Result<u8> {
         Source::File(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?,
     };
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    output::stdout()?.write_all(text.as_bytes())?;
     Ok(code::OK)
 }
 
@@ -139,7 +139,7 @@ pub(super) fn print_plans(
     plans: &[AttachPlan],
     findings: &[Finding],
 ) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout()?;
     writeln!(out, "process {} ({})", process.pid, printable(&process.comm))?;
     for plan in plans {
         writeln!(out, "  profile {} at level {}", plan.profile.name, plan.level.name())?;

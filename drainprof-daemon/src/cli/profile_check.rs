@@ -1,10 +1,6 @@
 //! `drainprof profile check`: a profile by itself, against a process, and at work.
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write as _},
-    time::Duration,
-};
+use std::{fmt::Write as _, io::Write as _, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -29,7 +25,7 @@ use super::{
     code,
     drive::block_on,
     exit::Failure,
-    options,
+    options, output,
     profile::{plans_json, print_plans},
 };
 
@@ -105,7 +101,7 @@ pub(super) fn main(args: &CheckArgs) -> Result<u8> {
         checked.planned = Some((process, plans, findings));
     }
     if !text {
-        writeln!(io::stdout().lock(), "{:#}", checked.json())?;
+        writeln!(output::stdout()?, "{:#}", checked.json())?;
     }
     Ok(match &checked.coverage {
         Some(coverage) if !coverage.proven => Verdict::Incomplete.exit_code(),
@@ -139,7 +135,7 @@ impl Checked<'_> {
 fn describe(profile: &Profile) -> Result<()> {
     let names: Vec<_> = profile::levels(profile).into_iter().map(Level::name).collect();
     writeln!(
-        io::stdout().lock(),
+        output::stdout()?,
         "profile {} ({}): {} probes, kind {}, levels {}; it parses and compiles",
         profile.name,
         profile.source,
@@ -179,7 +175,7 @@ async fn watch(observation: &mut Observation, pid: u32, time: Duration) -> Resul
 
 /// Writes what was seen.
 fn print_coverage(coverage: &Coverage) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout()?;
     writeln!(out, "\nin {}:", units::duration(coverage.seconds))?;
     for probe in &coverage.probes {
         writeln!(out, "  {}", fired(probe))?;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write as _},
+    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +12,7 @@ use drainprof_observe::draft::{DraftingError, Listed, Wanted};
 use drainprof_process::{DebugSearch, printable};
 use drainprof_profile::Kind;
 
-use super::{code, exit::Failure};
+use super::{code, exit::Failure, output};
 
 #[derive(Args, Debug)]
 pub(super) struct NewArgs {
@@ -69,7 +69,7 @@ pub(super) fn main(args: &NewArgs) -> Result<u8> {
 
 fn write(output: Option<&Path>, text: &str) -> Result<()> {
     let Some(path) = output else {
-        return Ok(io::stdout().lock().write_all(text.as_bytes())?);
+        return Ok(output::stdout()?.write_all(text.as_bytes())?);
     };
     // Somebody may have finished an earlier draft.
     fs::OpenOptions::new()

@@ -1,8 +1,8 @@
 //! `cargo xtask vm --systemd`: Debian with its own systemd, which installs the package and runs it for a while.
 //!
 //! The file system is made by mmdebstrap once and kept; each boot writes to a copy that qemu throws away. A second disk
-//! is an archive: two revisions of the package, a server to observe, and `deploy/debian/check.sh`, which prints results
-//! as test binaries do.
+//! is an archive: two revisions of the package, a server to observe, a process that the kernel does not answer for, and
+//! `deploy/debian/check.sh`, which prints results as test binaries do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -140,6 +140,7 @@ fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
             .context("copy a package")?;
     }
     artifacts::target(&root.join("tests/targets/request_server.c"), &content)?;
+    artifacts::target(&root.join("tests/targets/silent.c"), &content)?;
     for (from, to) in [
         ("tests/profiles/request-server.toml", "request-server.toml"),
         ("deploy/debian/check.sh", "check.sh"),

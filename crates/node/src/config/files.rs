@@ -19,6 +19,7 @@ pub(super) fn files_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(format!("cannot list the directory: {error}")),
     };
+    refuse_open(&fs::metadata(directory).map_err(|error| error.to_string())?)?;
     let mut files = Vec::new();
     for entry in entries {
         let path = entry.map_err(|error| format!("cannot list the directory: {error}"))?.path();
@@ -42,13 +43,7 @@ pub(super) fn text_of(path: &Path) -> io::Result<String> {
     if !about.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // It says what root's daemon runs with, and which profiles it reads.
-    if about.mode() & 0o002 != 0 {
-        let mode = about.mode() & 0o7777;
-        return Err(io::Error::other(format!(
-            "every user can write to it (mode {mode:04o}): chmod o-w"
-        )));
-    }
+    refuse_open(&about).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
@@ -58,6 +53,14 @@ pub(super) fn text_of(path: &Path) -> io::Result<String> {
         let at = error.utf8_error().valid_up_to();
         io::Error::other(format!("byte {at} is not UTF-8 text"))
     })
+}
+
+/// What says which configuration root's daemon runs with, and which profiles it reads, is no one else's to write.
+fn refuse_open(about: &fs::Metadata) -> Result<(), String> {
+    if about.mode() & 0o002 == 0 {
+        return Ok(());
+    }
+    Err(format!("every user can write to it (mode {:04o}); chmod o-w", about.mode() & 0o7777))
 }
 
 #[cfg(test)]
@@ -78,6 +81,11 @@ mod tests {
             assert_eq!(read.is_err(), refused, "{mode:o}");
             let why = read.map_or_else(|error| error.to_string(), |_| String::new());
             assert_eq!(why.contains("mode 0666"), refused, "{why}");
+        }
+        // A directory in which anybody may lay a file, too.
+        for (mode, refused) in [(0o755, false), (0o775, false), (0o777, true), (0o1777, true)] {
+            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(files_in(directory.path()).is_err(), refused, "{mode:o}");
         }
     }
 }

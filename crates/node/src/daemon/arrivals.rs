@@ -28,6 +28,8 @@ use rustix::fs::readlinkat_raw;
 pub(super) const AGAIN: Duration = Duration::from_secs(30);
 /// Time between two readings of the program that an older process executes.
 const LINK_AGAIN: Duration = Duration::from_secs(10);
+/// Newcomers that one scan reads; the next one reads others.
+const NEWCOMERS: usize = 512;
 /// How long a process is young after its first scan.
 const YOUNG: Duration = Duration::from_secs(60);
 /// How many times in a row the size of the mappings is trusted.
@@ -104,9 +106,15 @@ impl Arrivals {
         let listed = incarnations()?;
         self.scans += 1;
         let mut due = Vec::new();
+        // The first scan is of all that are there.
+        let mut room = if self.seen.is_empty() { usize::MAX } else { NEWCOMERS };
         for (pid, inode) in listed {
             match self.seen.get_mut(&pid) {
-                None => due.push((pid, inode, None)),
+                None if room > 0 => {
+                    room -= 1;
+                    due.push((pid, inode, None));
+                }
+                None => {}
                 Some(seen) => {
                     seen.listed = self.scans;
                     if seen.reads(inode, now) {

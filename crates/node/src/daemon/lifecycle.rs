@@ -1,10 +1,16 @@
 //! Which processes came and ended, as the kernel sides saw it.
 
+use std::time::{Duration, Instant};
+
 use drainprof_common::event::{Event, EventKind};
 use drainprof_observe::Ending;
 use drainprof_profile::Level;
 
 use super::pool::Kernel;
+
+/// Longest time of a turn, and the events between two looks at the clock.
+const LONGEST: Duration = Duration::from_millis(250);
+const AT_ONCE: usize = 64;
 
 /// A process that a kernel side counts since it saw it come.
 pub(super) struct Followed {
@@ -27,15 +33,19 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Takes what the rings have now, and no more: processes may come faster than they are taken notice of. What comes
-    /// meanwhile is taken at the next turn.
+    /// Takes what the rings have now, and no more, for a while: processes may come faster than they are taken notice of, and
+    /// each is asked about. What comes meanwhile, and what is left, is taken at the next turn.
     pub(super) fn take(kernels: &mut [Kernel]) -> Self {
         let mut all = Self::default();
+        let began = Instant::now();
         for kernel in kernels {
             let (id, level) = (kernel.id, kernel.level);
             let most = kernel.observer.most_events();
             drain(most, || {
-                kernel.observer.events(|_, kind, event, ending| {
+                if began.elapsed() > LONGEST {
+                    return 0;
+                }
+                kernel.observer.some_events(AT_ONCE, |_, kind, event, ending| {
                     if let Ending::Follow(pid) = ending {
                         let target = (event.target == 0).then_some(event.target_b);
                         all.followed.push(Followed { pid, level, kernel: id, target });

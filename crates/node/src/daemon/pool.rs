@@ -5,12 +5,12 @@
 //! a new one is loaded for these, and the old one goes with the last of its processes. Where many old ones wait for that,
 //! few processes move on to the new one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use drainprof_common::loss::Loss;
 use drainprof_observe::{ObserveError, Observer, ObserverOptions};
 use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig};
-use drainprof_process::Process;
+use drainprof_process::{Process, Stuck};
 use drainprof_profile::{Level, Library};
 use drainprof_report::facts::Snapshot;
 
@@ -109,7 +109,8 @@ impl Pool {
             return Ok(kernel.id);
         }
         let options = ObserverOptions { level: Some(level), ..self.options.clone() };
-        let observer = Observer::new(&self.config, self.library.clone(), options)?;
+        let mut observer = Observer::new(&self.config, self.library.clone(), options)?;
+        observer.plan_beside();
         // They may have room again later, when there is no need of it.
         for kernel in self.kernels.iter_mut().filter(|kernel| kernel.level == level) {
             kernel.stale = true;
@@ -224,10 +225,15 @@ impl Pool {
     }
 
     /// Whether a process has more to be probed than is: it has mapped more since.
-    pub(super) fn lacks_probes(&mut self, pid: u32) -> bool {
-        let kernel =
-            self.kernels.iter_mut().find(|kernel| kernel.observer.running().contains(&pid));
-        kernel.is_some_and(|kernel| kernel.observer.lacks_probes(pid))
+    pub(super) fn lacks_probes(&mut self, pid: u32) -> Result<bool, Stuck> {
+        let mut kernels = self.kernels.iter_mut();
+        let kernel = kernels.find(|kernel| kernel.observer.running().contains(&pid));
+        kernel.map_or(Ok(false), |kernel| kernel.observer.lacks_probes(pid))
+    }
+
+    /// Processes that get no probes for now, since their files take too long to read, with the files.
+    pub(super) fn slow(&self) -> BTreeMap<u32, &str> {
+        self.kernels.iter().flat_map(|kernel| kernel.observer.slow()).collect()
     }
 
     /// Processes that alone keep a worn kernel side, where too many are: if they are attached again, they find room in another

@@ -10,7 +10,7 @@ use std::{
 use drainprof_observe::{ObserveError, ObserverOptions, quiesce};
 use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::{
-    Process,
+    Process, Stuck,
     memory::{MemoryReading, Pressure},
     printable,
 };
@@ -240,6 +240,8 @@ impl Roster {
                     }
                     tracked.turn(level, reason, unix_ms);
                 }
+                // It has its turn again at the next cycle.
+                Err(ObserveError::Files(Stuck::Slow { .. })) => self.again.push(pid),
                 Err(error) => tracked.fail(&error, unix_ms),
             }
         }
@@ -343,6 +345,13 @@ impl Roster {
         // The kernel takes a tenth of a second for each probe; nothing else waits for that.
         let waited = tokio::task::spawn_blocking(move || pool.wait());
         let _ = waited.await;
+    }
+
+    /// Processes whose files take too long to read, a sentence each.
+    pub(super) fn slow(&self) -> impl Iterator<Item = String> {
+        self.pool.slow().into_iter().map(|(pid, file)| {
+            format!("process {pid} has no probes for now: {file} takes too long to read; it is tried again")
+        })
     }
 
     /// Logs a warning once that would otherwise repeat for ever.

@@ -366,7 +366,7 @@ impl Service {
         let hangs = given_up().into_iter().map(|file| {
             format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
         });
-        let hangs = hangs.chain(silent(&silent_processes()));
+        let hangs = hangs.chain(silent(&silent_processes())).chain(self.roster.slow());
         let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
         troubles.chain(self.censuses.trouble()).chain(self.pushers.troubles()).collect()
     }

@@ -5,7 +5,8 @@
 //! after the close of its granule, the close may as well have freed them, and the kind becomes `bulk`.
 
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -254,15 +255,42 @@ fn file_name(object: &str) -> String {
     letters.take(32).collect::<String>().to_ascii_lowercase()
 }
 
-/// Saves a draft whole, and gives its name.
+/// Saves a draft in place of an older one, and gives its name. What is there is never written to: it may be a link.
 fn save(path: &Path, text: &str) -> Result<String, String> {
     let failed =
         |error: io::Error| format!("the draft cannot be saved as {}: {error}", path.display());
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).map_err(failed)?;
     }
-    fs::write(path, text).map_err(failed)?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
     let profile = drainprof_profile::parse(text, &drainprof_profile::Source::File(path.into()))
         .map_err(|error| error.to_string())?;
     Ok(profile.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A link that waits in the place of a draft is replaced; nothing is written to what it names.
+    #[test]
+    fn links_are_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (draft, victim) =
+            (directory.path().join("draft-x-1.toml"), directory.path().join("victim"));
+        fs::write(&victim, "as it was").unwrap();
+        symlink(&victim, &draft).unwrap();
+        let text = drainprof_profile::built_in_text("nginx.toml").unwrap();
+        assert_eq!(save(&draft, text), Ok("nginx".to_owned()));
+        assert_eq!(save(&draft, text), Ok("nginx".to_owned()), "again");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+        assert_eq!(fs::read_to_string(&draft).unwrap(), text);
+    }
 }

@@ -198,12 +198,12 @@ impl Session {
         self.events.as_fd().try_clone_to_owned()
     }
 
-    /// The events that have come, at most some tens of thousands at once. Records that cannot be
+    /// The events that have come, at most so many, and some thousands at once. Records that cannot be
     /// decoded are counted as lost.
-    pub fn drain_events(&mut self) -> Vec<(EventKind, Event)> {
+    pub fn drain_events(&mut self, most: usize) -> Vec<(EventKind, Event)> {
         self.diagnostics.flush();
         let mut events = Vec::new();
-        while events.len() < EVENTS_AT_ONCE {
+        while events.len() < EVENTS_AT_ONCE.min(most) {
             let Some(record) = self.events.next() else { break };
             match Event::decode(&record) {
                 Some(event) => events.push(event),

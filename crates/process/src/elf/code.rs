@@ -30,7 +30,9 @@ impl Elf {
     /// The file, if it is as long as its segments say: what is allocated for them was in the file then.
     fn open_code(&self) -> Result<File, ElfError> {
         let file = self.open_again()?;
-        let length = file.metadata().map_err(|error| unread(&self.shown_path, &error))?.len();
+        let length = crate::guard::ask(|| file.metadata())
+            .map_err(|error| unread(&self.shown_path, &error))?
+            .len();
         let fits = self
             .parts
             .segments
@@ -65,7 +67,7 @@ impl ElfCode<'_> {
         let size = usize::try_from(left).map_or(size, |left| left.min(size));
         let mut bytes = vec![0; size];
         for (piece, at) in bytes.chunks_mut(PIECE).zip((at..).step_by(PIECE)) {
-            crate::guard::ask(|| self.file.read_exact_at(piece, at))
+            crate::guard::ask_file(|| self.file.read_exact_at(piece, at))
                 .map_err(|error| unread(&self.elf.shown_path, &error))?;
         }
         Ok(bytes)

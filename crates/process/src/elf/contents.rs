@@ -76,7 +76,7 @@ impl Contents {
     }
 
     fn length(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(guard::ask(|| self.file.metadata())?.len())
     }
 
     /// Reads from `offset` on, as much of `bytes` as the file has; says how many bytes.
@@ -85,7 +85,7 @@ impl Contents {
         while done < bytes.len() {
             let at = offset.saturating_add(done as u64);
             let end = bytes.len().min(done + PIECE);
-            match guard::ask(|| self.file.read_at(&mut bytes[done..end], at)) {
+            match guard::ask_file(|| self.file.read_at(&mut bytes[done..end], at)) {
                 Ok(0) => break,
                 Ok(read) => done += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -167,7 +167,7 @@ struct Watched(Arc<File>);
 
 impl io::Read for Watched {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        guard::ask(|| self.0.read(bytes))
+        guard::ask_file(|| self.0.read(bytes))
     }
 }
 

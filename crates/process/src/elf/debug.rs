@@ -8,18 +8,22 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _},
-    os::unix::ffi::OsStrExt as _,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
+use nix::unistd::geteuid;
+
 use super::{
+    MAX_FILE,
     held::Held,
-    read::{Reader, with_file},
+    read::{Reader, with_open},
     symbols::SymbolTable,
 };
 use crate::{
     file::{identity, open_regular, through_root},
+    guard::{ask, ask_file},
     printable,
 };
 
@@ -109,6 +113,7 @@ pub(super) fn find(
     search: &DebugSearch,
     build_id: Option<&str>,
     link: Option<&(Vec<u8>, u32)>,
+    owner: u32,
     held: &Arc<Held>,
 ) -> Lookup {
     let mut tried = Vec::new();
@@ -121,7 +126,7 @@ pub(super) fn find(
     for (path, crc) in candidates {
         let shown = printable(path.as_os_str().as_bytes());
         crate::guard::reads(None, &shown);
-        match take(&path, build_id, crc, held) {
+        match take((search, owner), &path, build_id, crc, held) {
             Ok(symbols) => {
                 return Lookup { file: Some(DebugFile { path, symbols }), tried: Vec::new() };
             }
@@ -135,13 +140,14 @@ pub(super) fn find(
 
 /// Reads a candidate; `Err(None)` where there is no such file, else why it is not taken.
 fn take(
+    (search, owner): (&DebugSearch, u32),
     path: &Path,
     build_id: Option<&str>,
     crc: Option<u32>,
     held: &Arc<Held>,
 ) -> Result<Option<SymbolTable>, Option<String>> {
     if let Some(expected) = crc {
-        match checksum(path) {
+        match open(search, owner, path).and_then(checksum) {
             Ok(found) if found == expected => {}
             Ok(_) => return Err(Some("another checksum".into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(None),
@@ -151,7 +157,8 @@ fn take(
         return Err(None);
     }
     let shown = printable(path.as_os_str().as_bytes());
-    let read = with_file(path, &shown, |reader| {
+    let file = open(search, owner, path).map_err(|error| Some(error.to_string()))?;
+    let read = with_open(file, &shown, |reader| {
         Ok((reader.build_id()?, reader.symbols(object::elf::SHT_SYMTAB, held)?))
     });
     let (found, symbols) = read.map_err(|error| Some(error.to_string()))?;
@@ -162,13 +169,43 @@ fn take(
     }
 }
 
+/// Opens a debug file, if it may say what is in an object of `owner`: where its symbols are, probes go. It must belong to
+/// root (the container's, too), to drainprof's user, to the object's owner, or to the owner of the directory that was
+/// named, to which no other may write.
+pub(super) fn open(search: &DebugSearch, owner: u32, path: &Path) -> io::Result<File> {
+    let file = open_regular(path, MAX_FILE)?;
+    let about = ask(|| file.metadata())?;
+    if about.mode() & 0o002 != 0 {
+        return Err(io::Error::other("every user can write to it"));
+    }
+    let user = about.uid();
+    let is_named = || {
+        let mut named = search.debug_dirs.iter().filter(|directory| path.starts_with(directory));
+        named.any(|directory| {
+            let about = ask(|| fs::metadata(directory));
+            about.is_ok_and(|about| about.uid() == user && about.mode() & 0o002 == 0)
+        })
+    };
+    let is_of_root = || {
+        let root = search.process_root.as_deref();
+        root.is_some_and(|root| ask(|| fs::metadata(root)).is_ok_and(|root| root.uid() == user))
+    };
+    if [0, geteuid().as_raw(), owner].contains(&user) || is_of_root() || is_named() {
+        Ok(file)
+    } else {
+        Err(io::Error::other(format!("it belongs to user {user}, and the object to another one")))
+    }
+}
+
 /// The checksum that a debug link carries (the common CRC-32), of the whole file.
-fn checksum(path: &Path) -> io::Result<u32> {
-    let mut file: File = open_regular(path, MAX_CHECKED)?;
+fn checksum(mut file: File) -> io::Result<u32> {
+    if ask(|| file.metadata())?.len() > MAX_CHECKED {
+        return Err(io::Error::other(format!("it has more than {MAX_CHECKED} bytes")));
+    }
     let mut crc = flate2::Crc::new();
     let mut buffer = vec![0_u8; 1 << 16];
     loop {
-        let read = crate::guard::ask(|| file.read(&mut buffer))?;
+        let read = ask_file(|| file.read(&mut buffer))?;
         if read == 0 {
             return Ok(crc.sum());
         }
@@ -178,7 +215,7 @@ fn checksum(path: &Path) -> io::Result<u32> {
 
 /// The file that `link` of the debug file at `from` names (`dwz`), proved by its build id.
 pub(super) fn find_alternative(
-    search: &DebugSearch,
+    (search, owner): (&DebugSearch, u32),
     from: &Path,
     name: &[u8],
     build_id: &str,
@@ -199,6 +236,7 @@ pub(super) fn find_alternative(
     candidates.into_iter().find(|path| {
         let shown = printable(path.as_os_str().as_bytes());
         let is_it = |reader: &Reader<'_>| Ok(reader.build_id()?.as_deref() == Some(build_id));
-        with_file(path, &shown, is_it).unwrap_or_default()
+        open(search, owner, path)
+            .is_ok_and(|file| with_open(file, &shown, is_it).unwrap_or_default())
     })
 }

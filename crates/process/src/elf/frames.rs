@@ -4,7 +4,7 @@
 //! `PT_GNU_EH_FRAME`; `.debug_frame` of the object, or of its debug file. What the bytes mean is the business
 //! of `unwind`, which calls this.
 
-use std::{fs::File, sync::Arc};
+use std::{fs::File, os::unix::fs::MetadataExt as _, sync::Arc};
 
 use object::{
     elf,
@@ -15,9 +15,10 @@ use super::{
     DebugSearch, ElfError, Segment,
     contents::Contents,
     debug,
-    read::{ENDIAN, Reader, with_file},
+    read::{ENDIAN, Reader, with_open},
+    unread,
 };
-use crate::printable;
+use crate::{guard::ask, printable};
 
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: how every linker writes where `.eh_frame` is.
 const RELATIVE: u8 = 0x1b;
@@ -72,16 +73,20 @@ impl FrameSections {
         search: &DebugSearch,
         max: u64,
     ) -> Result<Self, ElfError> {
+        let owner = ask(|| file.metadata()).map_err(|error| unread(shown, &error))?.uid();
         let contents = Contents::new(file);
         let object = Reader::new(&contents, shown)?;
         let (id, link) = (object.build_id()?, object.debug_link());
         let held = Arc::default();
-        let Some(found) = debug::find(search, id.as_deref(), link.as_ref(), &held).file else {
+        let Some(found) = debug::find(search, id.as_deref(), link.as_ref(), owner, &held).file
+        else {
             return Ok(Self::default());
         };
         let shown = printable(found.path.as_os_str().as_encoded_bytes());
+        let file = debug::open(search, owner, &found.path);
+        let file = file.map_err(|error| unread(&shown, &error))?;
         let debug_frame =
-            with_file(&found.path, &shown, |reader| reader.contents_of(".debug_frame", 0, max))?;
+            with_open(file, &shown, |reader| reader.contents_of(".debug_frame", 0, max))?;
         Ok(Self { debug_frame, ..Self::default() })
     }
 

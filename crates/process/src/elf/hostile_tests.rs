@@ -216,10 +216,10 @@ fn debug_links_are_plain_names() {
     };
     for name in ["../../etc/shadow", "/etc/shadow", "..", ""] {
         let found =
-            debug::find(&search, None, Some(&(name.as_bytes().to_vec(), 0)), &Arc::default());
+            debug::find(&search, None, Some(&(name.as_bytes().to_vec(), 0)), 0, &Arc::default());
         assert!(found.file.is_none() && found.tried.is_empty(), "{name}");
     }
-    let found = debug::find(&search, None, Some(&(b"x.debug".to_vec(), 0)), &Arc::default());
+    let found = debug::find(&search, None, Some(&(b"x.debug".to_vec(), 0)), 0, &Arc::default());
     for wanted in [
         "/usr/lib/x.debug",
         "/usr/lib/.debug/x.debug",
@@ -229,5 +229,5 @@ fn debug_links_are_plain_names() {
         assert!(found.tried.iter().any(|tried| tried == wanted), "{wanted}: {:?}", found.tried);
     }
     // A build id too short to have a directory.
-    assert!(debug::find(&search, Some("a"), None, &Arc::default()).file.is_none());
+    assert!(debug::find(&search, Some("a"), None, 0, &Arc::default()).file.is_none());
 }

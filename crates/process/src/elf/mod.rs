@@ -166,6 +166,8 @@ pub struct Elf {
     search: DebugSearch,
     /// Device and inode of what was read.
     inode: (u64, u64),
+    /// Whose file it is.
+    owner: u32,
     parts: Arc<Parts>,
     held: Arc<Held>,
     /// Looked for when the object itself has no answer: most never need it.
@@ -187,9 +189,11 @@ impl Elf {
         shown_path: &str,
         search: DebugSearch,
     ) -> Result<Self, ElfError> {
-        let metadata = file.metadata().map_err(|error| unread(shown_path, &error))?;
+        let metadata =
+            crate::guard::ask(|| file.metadata()).map_err(|error| unread(shown_path, &error))?;
         Ok(Self {
             inode: (metadata.dev(), metadata.ino()),
+            owner: metadata.uid(),
             parts: Arc::new(read::read_object(file, shown_path, held)?),
             held: Arc::clone(held),
             open_path: open_path.to_owned(),
@@ -213,7 +217,8 @@ impl Elf {
     fn open_again(&self) -> Result<File, ElfError> {
         let file = open_regular(&self.open_path, MAX_FILE);
         let file = file.map_err(|error| unread(&self.shown_path, &error))?;
-        let metadata = file.metadata().map_err(|error| unread(&self.shown_path, &error))?;
+        let metadata = crate::guard::ask(|| file.metadata())
+            .map_err(|error| unread(&self.shown_path, &error))?;
         if (metadata.dev(), metadata.ino()) == self.inode {
             Ok(file)
         } else {
@@ -278,7 +283,7 @@ impl Elf {
         let inside = self.search.object_path.as_deref().filter(|_| path == self.open_path);
         let root = self.search.process_root.as_deref().unwrap_or(Path::new("/"));
         let from = inside.map_or_else(|| path.to_owned(), |inside| through_root(root, inside));
-        debug::find_alternative(&self.search, &from, &name, &id)
+        debug::find_alternative((&self.search, self.owner), &from, &name, &id)
     }
 
     /// Where a debug file was searched for in vain, for messages; empty if one was found.
@@ -293,7 +298,7 @@ impl Elf {
 
     fn find_debug(&self) -> debug::Lookup {
         let (id, link) = (self.parts.build_id.as_deref(), self.parts.debug_link.as_ref());
-        debug::find(&self.search, id, link, &self.held)
+        debug::find(&self.search, id, link, self.owner, &self.held)
     }
 
     fn debug(&self) -> Option<&DebugFile> {

@@ -1,4 +1,8 @@
-use std::{fs, path::PathBuf};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+};
 
 use super::*;
 use crate::testing::{ALLOCATOR, MAIN, cc, library, open, tool};
@@ -153,6 +157,49 @@ fn stripped_and_debug_files() {
     let refused = open(&path, &[]);
     assert!(refused.resolve("helper").is_empty());
     assert!(refused.debug_tried().iter().any(|tried| tried.contains("checksum")));
+}
+
+/// A debug file that another user has laid beside the object, or in a directory where anybody may, says nothing: with its
+/// symbols he would choose where probes go.
+#[test]
+fn debug_files_of_others() {
+    const STRANGER: Option<u32> = Some(4242);
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(dir.path(), "libpool.so", &["-g", "-O2"]);
+    let text = path.to_str().unwrap();
+    let id = open(&path, &[]).build_id().unwrap().to_owned();
+    let extra = dir.path().join("extra");
+    let by_id = extra.join(format!(".build-id/{}/{}.debug", &id[..2], &id[2..]));
+    fs::create_dir_all(by_id.parent().unwrap()).unwrap();
+    tool("objcopy", &["--only-keep-debug", text, by_id.to_str().unwrap()]);
+    tool("strip", &["--strip-unneeded", text]);
+    let named = std::slice::from_ref(&extra);
+    let refused = |why: &str| {
+        let found = open(&path, named);
+        assert!(found.resolve("helper").is_empty() && found.offset_of("pool_t", "live").is_err());
+        let tried = found.debug_tried().join(", ");
+        assert!(tried.contains(why), "{why}: {tried}");
+    };
+    let is_taken = || !open(&path, named).resolve("helper").is_empty();
+    let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    assert!(is_taken());
+    chown(&by_id, STRANGER, None).unwrap();
+    refused("belongs to user 4242");
+    // The directory's owner has named it; anybody's directory names nobody.
+    chown(&extra, STRANGER, None).unwrap();
+    assert!(is_taken());
+    mode(&extra, 0o1777);
+    refused("belongs to user 4242");
+    mode(&extra, 0o755);
+    chown(&extra, Some(0), None).unwrap();
+    // Who owns the object may say what is in it.
+    chown(&path, STRANGER, None).unwrap();
+    assert!(is_taken());
+    mode(&by_id, 0o666);
+    refused("every user can write");
 }
 
 /// Versioned names resolve by their plain name, all versions of them.

@@ -9,13 +9,13 @@ use gimli::{DwTag, DwarfSections, EndianSlice, LittleEndian};
 
 use super::{
     Elf, ElfError, debug,
-    read::{MAX_FILE, Reader, with_file, with_open},
+    read::{Reader, with_open},
     units::{
         At, Dwarf, Entry, Search, Trouble, Unit, Units, is_qualifier, is_record, text_of, walk,
     },
     unread,
 };
-use crate::{open_regular, printable};
+use crate::printable;
 
 /// Most bytes of debug sections of an object, in total, with those of the file that it shares with others.
 const MAX_SECTION_BYTES: u64 = 128 << 20;
@@ -70,7 +70,8 @@ impl Elf {
         let file = if path == self.open_path {
             self.open_again()?
         } else {
-            open_regular(path, MAX_FILE).map_err(|error| unread(&from, &error))?
+            let file = debug::open(&self.search, self.owner, path);
+            file.map_err(|error| unread(&from, &error))?
         };
         with_open(file, &from, |reader| {
             // A debug file is opened a second time: it may have been replaced since its symbols were read.
@@ -84,14 +85,18 @@ impl Elf {
             }
             let mut shared = None;
             if let Some((name, id)) = reader.alternative_link() {
-                let Some(path) = debug::find_alternative(&self.search, path, &name, &id) else {
+                let Some(path) =
+                    debug::find_alternative((&self.search, self.owner), path, &name, &id)
+                else {
                     let name = printable(&name);
                     *reason =
                         format!("{from} refers to the shared debug file {name}, which is missing");
                     return Ok(None);
                 };
                 let shown = printable(path.as_os_str().as_encoded_bytes());
-                shared = Some(with_file(&path, &shown, |reader| load_sections(reader, &taken))?);
+                let file = debug::open(&self.search, self.owner, &path);
+                let file = file.map_err(|error| unread(&shown, &error))?;
+                shared = Some(with_open(file, &shown, |reader| load_sections(reader, &taken))?);
             }
             Ok(Some(Types { from: from.clone(), sections: load_sections(reader, &taken)?, shared }))
         })

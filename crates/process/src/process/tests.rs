@@ -131,3 +131,30 @@ fn narrow_processes() {
     }
     assert!(!is_narrow(&vector(&[0, 0, 4, 32])));
 }
+
+/// A process that executes the same program again has another image; one that does not has the same.
+#[test]
+fn images() {
+    use std::{
+        io::{Read as _, Write as _},
+        process::Stdio,
+    };
+    let own = std::process::id();
+    assert!(executed_image(own).is_some());
+    assert_eq!(executed_image(own), executed_image(own));
+    let mut sh = Command::new("sh");
+    sh.args(["-c", "echo; read x; exec sh -c 'read x'"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut sh = sh.spawn().unwrap();
+    sh.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    let before = executed_image(sh.id());
+    assert!(before.is_some());
+    let mut stdin = sh.stdin.take().unwrap();
+    stdin.write_all(b"\n").unwrap();
+    while executed_image(sh.id()) == before {
+        std::thread::yield_now();
+    }
+    drop(stdin);
+    sh.wait().unwrap();
+}

@@ -26,7 +26,7 @@ pub fn open(root: &Root, pid_inside: u32, uid: u32) -> io::Result<File> {
 
 fn open_at(path: &Path, uid: u32) -> io::Result<File> {
     let file = open_unlinked(path, u64::MAX)?;
-    let metadata = file.metadata()?;
+    let metadata = crate::guard::ask(|| file.metadata())?;
     if metadata.uid() != uid && metadata.uid() != 0 {
         return Err(io::Error::other("it belongs to another user than the process"));
     }

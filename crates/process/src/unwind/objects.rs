@@ -9,7 +9,11 @@ use std::{
 };
 
 use super::cfi::Tables;
-use crate::{DebugSearch, FrameSections, MappedObject, guarded, vdso};
+use crate::{
+    DebugSearch, FrameSections, MappedObject,
+    guard::{ask, reads},
+    guarded, vdso,
+};
 
 /// Largest file whose tables are read; its tables are bounded by the memory that all may take.
 const MAX_FILE: u64 = 16 << 30;
@@ -112,6 +116,7 @@ impl Objects {
         let left = self.limit.saturating_sub(self.total);
         let found = object.clone();
         let sections = guarded(move || {
+            reads(Some(found.inode.0), &found.shown_path);
             open(&found).map_err(|error| error.to_string()).and_then(|file| {
                 FrameSections::read_debug(file, &found.shown_path, &search, left)
                     .map_err(|error| error.to_string())
@@ -164,15 +169,24 @@ impl Objects {
 
     fn read(&mut self, object: &MappedObject) -> io::Result<u64> {
         let found = object.clone();
-        let file = guarded(move || open(&found)).map_err(io::Error::other)??;
-        let metadata = file.metadata()?;
+        let opened = guarded(move || {
+            reads(Some(found.inode.0), &found.shown_path);
+            let file = open(&found)?;
+            let metadata = ask(|| file.metadata())?;
+            io::Result::Ok((file, metadata))
+        });
+        let (file, metadata) = opened.map_err(io::Error::other)??;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         let key = Key::File((metadata.dev(), metadata.ino()), metadata.len(), changed);
         if let Some(&number) = self.numbers.get(&key) {
             return Ok(number);
         }
-        let sections = FrameSections::read(file, &object.shown_path, self.limit)
-            .map_err(|error| io::Error::other(error.to_string()))?;
+        let (found, limit) = (object.clone(), self.limit);
+        let sections = guarded(move || {
+            reads(Some(found.inode.0), &found.shown_path);
+            FrameSections::read(file, &found.shown_path, limit).map_err(|error| error.to_string())
+        });
+        let sections = sections.map_err(io::Error::other)?.map_err(io::Error::other)?;
         let tables = Tables::new(sections);
         if tables.size() > self.limit {
             return Err(io::Error::other("its tables take more memory than all may"));

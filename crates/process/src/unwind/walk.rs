@@ -345,12 +345,15 @@ impl Unwinder {
     }
 }
 
-/// At most `size` bytes of the process's code; none where it cannot be read.
+/// At most `size` bytes of the process's code; none where it cannot be read. The page may be one that is never delivered.
 fn read_code(pid: u32, address: u64, size: usize) -> Vec<u8> {
-    let mut bytes = vec![0; size];
-    let read = read_memory(pid, address, &mut bytes);
-    bytes.truncate(read.unwrap_or_default());
-    bytes
+    let read = readers::ask(pid, move || {
+        let mut bytes = vec![0; size];
+        let read = read_memory(pid, address, &mut bytes);
+        bytes.truncate(read.unwrap_or_default());
+        bytes
+    });
+    read.unwrap_or_default()
 }
 
 /// Whether the last instruction of `code` may be a call.

@@ -143,3 +143,30 @@ fn errors_name_the_file() {
     let error = Library::load(&[], &[dir]).unwrap_err().to_string();
     assert!(error.contains("one.toml") && error.contains("two.toml"), "{error}");
 }
+
+/// What is found in a directory says where probes go: not if anybody could have put it there, or written it.
+#[test]
+fn open_to_all() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("profiles");
+    fs::create_dir(&dir).unwrap();
+    let file = dir.join("x.toml");
+    fs::write(&file, profile_text("x", "own")).unwrap();
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let load = || Library::load(&[], std::slice::from_ref(&dir));
+    let refused = |mode: &str| {
+        let Err(LibraryError::Read { source, .. }) = load() else { return false };
+        source.to_string().contains(mode)
+    };
+    assert!(load().is_ok());
+    mode(&file, 0o666);
+    assert!(refused("mode 0666"));
+    // Named by the caller, it is taken.
+    assert!(Library::load(&[file.clone()], &[]).is_ok());
+    mode(&file, 0o644);
+    mode(&dir, 0o1777);
+    assert!(refused("mode 1777"));
+}

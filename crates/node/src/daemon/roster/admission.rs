@@ -41,7 +41,7 @@ enum Found {
     Unmatched,
     /// It has ended, or is not what it was when it was found.
     Ended,
-    /// The kernel does not answer for it now, or for so many that nobody is asked.
+    /// The kernel does not answer for it now, or for so many that nobody is asked; or its files take long to read.
     Unanswered,
 }
 
@@ -114,12 +114,16 @@ impl Roster {
                     known.process = process.clone();
                     known.labels = labels_of(&process);
                 }
-                if self.pool.is_observing(pid) && !self.pool.lacks_probes(pid) {
-                    return;
-                }
                 if self.pool.is_observing(pid) {
-                    self.pool.release(pid);
-                    self.again.push(pid);
+                    match self.pool.lacks_probes(pid) {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            self.pool.release(pid);
+                            self.again.push(pid);
+                        }
+                        // The next scan finds it again.
+                        Err(_) => self.arrivals.forget(pid),
+                    }
                     return;
                 }
                 earlier = self.tracked.remove(&pid).filter(|_| same);
@@ -211,7 +215,9 @@ impl Roster {
             Err(ObserveError::NoMatch { .. }) => Found::Ended,
             Err(
                 ObserveError::Target(ProcessError::Silent(_))
-                | ObserveError::Files(Stuck::Silent { .. } | Stuck::TooMany | Stuck::NoThread),
+                | ObserveError::Files(
+                    Stuck::Silent { .. } | Stuck::Slow { .. } | Stuck::TooMany | Stuck::NoThread,
+                ),
             ) => Found::Unanswered,
             // It ended meanwhile.
             Err(ObserveError::Target(error)) => {
