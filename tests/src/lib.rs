@@ -29,6 +29,7 @@ pub mod runtimes;
 pub mod screen;
 pub mod session;
 pub mod shipped;
+pub mod silent;
 pub mod subversion;
 pub mod talloc;
 pub mod target;

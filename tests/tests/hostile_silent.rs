@@ -4,26 +4,19 @@
 use std::{
     fs,
     path::Path,
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use drainprof_tests::{
-    environment::{self, deadline, requires_root, skip},
-    node::{self, Daemon, alone, sum},
-    process::Process,
+    environment::{deadline, requires_root, skip},
+    node::{Daemon, alone, sum},
+    silent::{Gaps, Hostile},
     target::Target,
     tracer::Tracer,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// Longest time for what must not wait.
 const PROMPT: Duration = Duration::from_secs(15);
@@ -32,76 +25,6 @@ const GAP: u64 = 2_000;
 /// Everything that the daemon reads is read often.
 const OFTEN: &str = "daemon.pss_budget = \"10%\"\ncensus.budget = \"10%\"\ncensus.interval = \"1s\"\n\
                      select.unmatched = true";
-
-/// Children that hang in the kernel while it holds a lock of theirs. They go on when this is dropped.
-struct Hostile {
-    server: Process,
-    pids: Vec<u32>,
-    _place: TempDir,
-}
-
-impl Hostile {
-    /// `None` where the kernel has no FUSE; tells the runner.
-    fn start(mode: &str, count: usize) -> Result<Option<Self>> {
-        if !fs::read_to_string("/proc/filesystems")?.contains("\tfuse\n") {
-            skip("the kernel has no FUSE");
-            return Ok(None);
-        }
-        let place = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .tempdir()?;
-        let at = place.path().join("at");
-        fs::create_dir(&at)?;
-        fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
-        let mut command = Command::new(environment::target("silent")?);
-        command.arg(format!("mode={mode}")).arg(format!("count={count}"));
-        command.arg(format!("at={}", at.display()));
-        let mut server = Process::start("silent", command)?;
-        let mut pids = Vec::new();
-        for _ in 0..count {
-            let line = server.expect_out("SILENT ")?;
-            pids.push(line["SILENT ".len()..].parse().with_context(|| line.clone())?);
-        }
-        server.expect_out("READY ")?;
-        Ok(Some(Self { server, pids, _place: place }))
-    }
-
-    /// Ends the server, and with it all that waits.
-    fn end(self) -> Result<()> {
-        self.server.finish()?;
-        Ok(())
-    }
-}
-
-/// Watches for how long a daemon makes no new state.
-struct Gaps {
-    stop: Arc<AtomicBool>,
-    longest: JoinHandle<Result<u64>>,
-}
-
-impl Gaps {
-    fn of(daemon: &Daemon) -> Self {
-        let (stop, port) = (Arc::new(AtomicBool::new(false)), daemon.port());
-        let stops = Arc::clone(&stop);
-        let longest = thread::spawn(move || {
-            let (mut last, mut longest) = (None, 0);
-            while !stops.load(Ordering::SeqCst) {
-                let (_, body) = node::get(port, "/api/v1/state")?;
-                let state: Value = serde_json::from_str(&body)?;
-                let made = state["unix_ms"].as_u64().context("a state has a time")?;
-                longest = longest.max(made - last.replace(made).unwrap_or(made));
-            }
-            Ok(longest)
-        });
-        Self { stop, longest }
-    }
-
-    /// Milliseconds.
-    fn longest(self) -> Result<u64> {
-        self.stop.store(true, Ordering::SeqCst);
-        self.longest.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?
-    }
-}
 
 /// Whether a state says that a process cannot be read.
 fn names(state: &Value, pid: u32) -> bool {
@@ -148,7 +71,7 @@ fn goes_on(mode: &str) -> Result<()> {
     let _alone = alone();
     let mut daemon = Daemon::start(&["arena"], OFTEN)?;
     let gaps = Gaps::of(&daemon);
-    let Some(hostile) = Hostile::start(mode, 1)? else { return Ok(()) };
+    let Some(hostile) = Hostile::start(mode, 1, None)? else { return Ok(()) };
     let pid = hostile.pids[0];
     let state = daemon.until("it is named", |state| names(state, pid))?;
     assert!(state["processes_given_up"].as_u64() > Some(0), "{state}");
@@ -206,7 +129,7 @@ fn twenty_processes() -> Result<()> {
     }
     let _alone = alone();
     for mode in ["exec", "replace"] {
-        let Some(hostile) = Hostile::start(mode, 20)? else { return Ok(()) };
+        let Some(hostile) = Hostile::start(mode, 20, None)? else { return Ok(()) };
         let daemon = Daemon::start(&["arena"], OFTEN)?;
         let gaps = Gaps::of(&daemon);
         let any = |state: &Value| hostile.pids.iter().any(|pid| names(state, *pid));

@@ -23,6 +23,7 @@ use tokio::{
     process::{Child, Command},
     sync::oneshot,
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::{Outcome, WindowRecord};
@@ -110,17 +111,19 @@ impl Window {
     /// Waits for its end, or ends it early once `stop` is there: it still tells what it has seen.
     pub(super) async fn run(mut self, stop: oneshot::Receiver<()>) -> (WindowRecord, Ended) {
         let mut stopped = false;
+        let length = Duration::try_from_secs_f64(self.record.seconds).unwrap_or_default();
         let status = tokio::select! {
-            status = self.child.wait() => status,
+            status = timeout(length + ENDING, self.child.wait()) => status,
             _ = stop => {
                 stopped = true;
                 if let Some(pid) = self.child.id() {
                     // It may have ended in this very instant.
                     let _ = kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGINT);
                 }
-                self.child.wait().await
+                timeout(ENDING, self.child.wait()).await
             }
         };
+        let Ok(status) = status else { return self.leave() };
         let report = (&mut self.report).await.unwrap_or_default();
         let words = (&mut self.words).await.unwrap_or_default();
         let ended = judge(status, stopped, &report, &words);
@@ -132,6 +135,20 @@ impl Window {
             ..self.record
         };
         (record, ended)
+    }
+}
+
+impl Window {
+    /// Gives a window up that does not end: a kill would take its probes out, which may stop the machine. Waits for it in
+    /// the background.
+    fn leave(mut self) -> (WindowRecord, Ended) {
+        let failure = format!(
+            "it had not ended {} s after its time: a process may be in the way of its probes",
+            ENDING.as_secs()
+        );
+        let record = WindowRecord { outcome: Outcome::Failed, ..self.record };
+        tokio::spawn(async move { self.child.wait().await });
+        (record, Ended { outcome: Outcome::Failed, report: None, failure })
     }
 }
 
@@ -202,6 +219,8 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
     Ended { outcome, report: Some(Box::new(report)), failure: String::new() }
 }
 
+/// For how long a window may go on after its time: names are found, and the kernel takes probes out.
+const ENDING: Duration = Duration::from_secs(180);
 /// How long the stopping daemon waits for its windows: the kernel takes a tenth of a second for each probe.
 pub(super) const STOPPING: Duration = Duration::from_secs(30);
 
