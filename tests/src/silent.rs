@@ -49,6 +49,10 @@ impl Hostile {
         let mut command = Command::new(environment::target("silent")?);
         command.arg(format!("mode={mode}")).arg(format!("count={count}"));
         command.arg(format!("at={}", at.display()));
+        if mode == "fork" {
+            // Whatever other tracers there are, the machine is not stopped for long.
+            command.arg("seconds=40");
+        }
         if let Some(map) = map {
             command.arg(format!("map={}", map.display()));
         }

@@ -18,6 +18,7 @@ use drainprof_tests::{
     target::Target,
     tracer::{self, Tracer},
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -145,6 +146,15 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(outcome.talk().contains(&format!("process {pid} ")), "{}", outcome.talk());
     ensure!(began.elapsed() < PROMPT, "{:?} for an attach", began.elapsed());
 
+    // So does a window.
+    let body = format!("{{\"pid\":{},\"seconds\":1}}", late.pid());
+    let (status, answer) = daemon.post("/api/v1/diagnose", &body)?;
+    ensure!(status < 300, "{status} {answer}");
+    let window = daemon.until_window_ended()?["windows"][0].take();
+    let why = window["why"].as_str().unwrap_or_default();
+    ensure!(window["outcome"] == "failed", "{window}");
+    ensure!(why.contains(&format!("process {pid} ")), "{window}");
+
     let (longest, fork) = (gaps.longest()?, forking.longest()?);
     ensure!(longest < GAP, "no new state for {longest} ms");
     ensure!(fork < Duration::from_millis(GAP), "a fork took {fork:?}");
@@ -205,5 +215,52 @@ fn stays_until_it_can_go() -> Result<()> {
     let outcome = tracer.finish()?;
     let closes = &outcome.report()["targets"][0]["allocators"][0]["granules"]["closed"];
     ensure!(closes == 10, "{closes} of 10");
+    Ok(())
+}
+
+/// A daemon that is to end waits for its probes to go.
+#[test]
+fn the_daemon_waits() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    let program = Copy::of("psweep")?;
+    let mut daemon = Daemon::start(&["arena"], &program.lines())?;
+    let target = program.start(10)?;
+    daemon.attached(&[target.pid()])?;
+    let Some(hostile) = Hostile::start("fault", 1, Some(&program.path()))? else { return Ok(()) };
+    let forking = Forks::begin();
+    daemon.process().signal(Signal::SIGTERM)?;
+    let holder = format!("process {} ", hostile.pids[0]);
+    daemon.process().expect_err_containing(&format!("probes stay in place: {holder}"))?;
+    ensure!(daemon.process().is_running()?, "it has left its probes to the kernel");
+    let fork = forking.longest()?;
+    ensure!(fork < Duration::from_millis(GAP), "a fork took {fork:?}");
+    hostile.end()?;
+    let began = Instant::now();
+    daemon.finish()?;
+    ensure!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    target.kill()
+}
+
+/// What examines the process itself ends, too, and says why it knows nothing.
+#[test]
+fn commands_on_it_end() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let _alone = alone();
+    for mode in ["replace", "fault"] {
+        let Some(hostile) = Hostile::start(mode, 1, None)? else { return Ok(()) };
+        let pid = hostile.pids[0].to_string();
+        for command in [&["why", "-d", "1s"][..], &["attach", "-d", "1s"], &["census"]] {
+            let began = Instant::now();
+            let outcome = tracer::run_to_end(&[command, &["-p", &pid]].concat())?;
+            ensure!(began.elapsed() < PROMPT, "{mode}: {:?} for {command:?}", began.elapsed());
+            ensure!(outcome.code.is_some(), "{mode} {command:?}: {}", outcome.talk());
+        }
+        hostile.end()?;
+    }
     Ok(())
 }

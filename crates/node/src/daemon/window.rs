@@ -14,10 +14,7 @@ use std::{
 
 use drainprof_profile::Level;
 use drainprof_report::Report;
-use nix::sys::{
-    prctl,
-    signal::{Signal, kill},
-};
+use nix::sys::signal::{Signal, kill};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
@@ -93,10 +90,8 @@ impl Window {
                 command.env_remove(name);
             }
         }
-        // SAFETY: between fork and exec only this one system call is made.
-        unsafe {
-            command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGTERM)?));
-        }
+        // Nothing is done between fork and exec: so the memory is not copied, which could wait for a process that holds
+        // its lock (docs/security.md).
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -158,9 +153,10 @@ fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     let budget = format!("{:.4}", options.budget);
     // By then, the number may be another process's.
     let started = options.start_time.to_string();
+    let parent = std::process::id().to_string();
     let fixed = ["attach", "-o", "json", "--top", "100", "-p", &pid, "-d", &length]
         .into_iter()
-        .chain(["--started", &started])
+        .chain(["--started", &started, "--parent", &parent])
         .chain(["--level", options.level.name(), "--budget", &budget])
         .chain(options.growth.then_some("--growth"));
     let mut all: Vec<OsString> = fixed.map(OsString::from).collect();
@@ -288,7 +284,10 @@ mod tests {
             let words = arguments(&record, &options);
             words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
-        let fixed = "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --level stacks --budget 0.2000";
+        let parent = std::process::id();
+        let fixed = format!(
+            "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --parent {parent} --level stacks --budget 0.2000"
+        );
         let places = "--profile-dir /etc/own --profile nginx";
         assert_eq!(reported(false), format!("{fixed} {places}"));
         assert_eq!(

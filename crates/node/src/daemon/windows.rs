@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use drainprof_probe::bpf::obstacles;
 use drainprof_report::Report;
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -102,11 +101,6 @@ impl Windows {
             (Err(_), _) => false,
         };
         let pid = subject.pid;
-        // Beginning a process would wait, too.
-        if obstacles().late.is_some() {
-            let message = "no process can be started now: the kernel waits for one that holds its lock (see `degraded`)";
-            return Err(Refusal::Failed { message: message.to_owned() });
-        }
         let grant = self.grants.ask(&config.window, now, pid, order.by, order.seconds)?;
         let record = WindowRecord {
             id: self.next,
