@@ -285,7 +285,7 @@ impl Probes {
             _spec: spec.cloned(),
         };
         if let Some(multi) = self.multi.as_mut().filter(|multi| multi.is_for(pid)) {
-            match multi.attach(name, object, place.clone(), self.patience) {
+            match multi.attach(name, object, place.clone(), (self.patience, spec.cloned())) {
                 Ok(hold) => {
                     self.links.push(link(hold, true));
                     return Ok(());
@@ -304,7 +304,8 @@ impl Probes {
         let loaded = program.fd().map_err(|source| failed(site, source))?.as_fd();
         let loaded = loaded.try_clone_to_owned().map_err(|source| failed(site, source))?;
         let work = move || event::attach(loaded.as_fd(), at_return, &place);
-        let hold = placing::place(object, self.patience, work).map_err(|why| refused(site, why))?;
+        let hold = placing::place(object, self.patience, spec.cloned(), work)
+            .map_err(|why| refused(site, why))?;
         self.links.push(link(hold, false));
         Ok(())
     }

@@ -105,7 +105,7 @@ impl EmptyProbes {
         let loaded = loaded.try_clone_to_owned().map_err(failed)?;
         let work = move || event::attach(loaded.as_fd(), at_return, &place);
         let object = || "drainprof itself".to_owned();
-        let hold = placing::place(&file, PATIENCE, work).map_err(|refused| match refused {
+        let hold = placing::place(&file, PATIENCE, (), work).map_err(|refused| match refused {
             Refused::Held(holder) => BpfError::Held { object: object(), holder },
             Refused::Late(since) => {
                 BpfError::Late { object: object(), seconds: since.as_secs_f64() }

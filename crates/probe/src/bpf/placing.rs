@@ -21,7 +21,7 @@ use std::{
 use drainprof_process::Workers;
 
 use super::{
-    lock,
+    Detaching, lock,
     locks::{self, Holder},
 };
 
@@ -119,11 +119,27 @@ struct Meeting {
     is_left: bool,
 }
 
+/// A probe that came too late, with what it may use: it is taken out when this is dropped.
+struct TooLate<T> {
+    file: Arc<File>,
+    hold: Option<OwnedFd>,
+    _uses: T,
+}
+
+impl<T> Drop for TooLate<T> {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            remove(&self.file, hold);
+        }
+    }
+}
+
 /// Asks the kernel to put a probe into `file`, by `work`, and waits for it as long as `patience`. What comes after that is
-/// taken out again.
-pub(super) fn place(
+/// taken out again, and `uses` what it needs until then.
+pub(super) fn place<T: Send + 'static>(
     file: &Arc<File>,
     patience: Duration,
+    uses: T,
     work: impl FnOnce() -> io::Result<OwnedFd> + Send + 'static,
 ) -> Result<OwnedFd, Refused> {
     let refused = |refused| {
@@ -147,7 +163,8 @@ pub(super) fn place(
         drop(meeting);
         *lock(&LATE) = None;
         if let Ok(hold) = placed {
-            remove(&object, hold);
+            let late = TooLate { file: object, hold: Some(hold), _uses: uses };
+            drop(Detaching::begin(late, ()));
         }
     };
     PLACER.start(work)?;
@@ -164,8 +181,9 @@ pub(super) fn place(
                 Err(Refused::Late(patience))
             })
         }
-        received => received
-            .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()).map_err(Refused::Kernel)),
+        received => {
+            received.unwrap_or_else(|_| Err(Refused::Kernel(io::ErrorKind::BrokenPipe.into())))
+        }
     };
     match placed {
         Err(Refused::Held(_) | Refused::Late(_)) => placed.or_else(refused),
@@ -213,16 +231,16 @@ mod tests {
         const LONGEST: Duration = Duration::from_secs(30);
         let file = Arc::new(tempfile::tempfile().unwrap());
         file.set_len(4096).unwrap();
-        assert!(place(&file, LONGEST, descriptor).is_ok());
+        assert!(place(&file, LONGEST, (), descriptor).is_ok());
         let (answer, waits) = mpsc::channel::<()>();
         let hangs = move || {
             let _ = waits.recv();
             descriptor()
         };
         let before = obstacles().times;
-        assert!(matches!(place(&file, PATIENCE, hangs), Err(Refused::Late(_))));
+        assert!(matches!(place(&file, PATIENCE, (), hangs), Err(Refused::Late(_))));
         let began = Instant::now();
-        assert!(matches!(place(&file, LONGEST, descriptor), Err(Refused::Late(_))));
+        assert!(matches!(place(&file, LONGEST, (), descriptor), Err(Refused::Late(_))));
         assert!(began.elapsed() < LONGEST / 2);
         assert!(obstacles().late.is_some() && obstacles().times >= before + 2);
         answer.send(()).unwrap();
@@ -230,8 +248,8 @@ mod tests {
             assert!(began.elapsed() < LONGEST, "it has come back");
             thread::yield_now();
         }
-        assert!(place(&file, LONGEST, descriptor).is_ok());
-        let kernel = place(&file, LONGEST, || Err(io::ErrorKind::NotFound.into()));
+        assert!(place(&file, LONGEST, (), descriptor).is_ok());
+        let kernel = place(&file, LONGEST, (), || Err(io::ErrorKind::NotFound.into()));
         assert!(matches!(kernel, Err(Refused::Kernel(_))), "{kernel:?}");
     }
 }

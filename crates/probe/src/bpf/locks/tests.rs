@@ -31,11 +31,11 @@ fn cost() {
         let look = began.elapsed();
         let began = Instant::now();
         let _ = check(&own);
-        let checked = began.elapsed();
+        let whole = began.elapsed();
         let began = Instant::now();
         let found = mappers::of(&libc, &checker.programs, checker.fields).unwrap();
         eprintln!(
-            "look {look:?} ({}) check {checked:?} walk {:?} ({})",
+            "look {look:?} ({}) check {whole:?} walk {:?} ({})",
             held.len(),
             began.elapsed(),
             found.len()

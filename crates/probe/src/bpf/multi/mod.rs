@@ -116,18 +116,18 @@ impl Multi {
         Ok(Self { programs: Programs::new(object, types, no_program), single })
     }
 
-    /// Puts a program in its place; it goes when what is returned is closed.
+    /// Puts a program in its place, as `placing::place` does; it goes when what is returned is closed.
     pub(super) fn attach(
         &mut self,
         name: &str,
         file: &Arc<File>,
         place: Place,
-        patience: Duration,
+        (patience, uses): (Duration, impl Send + 'static),
     ) -> Result<OwnedFd, Refused> {
         let at_return = self.programs.is_at_return(name);
         let program = self.programs.get(name)?.try_clone_to_owned()?;
         let work = move || syscall::link(program.as_fd(), at_return, &place);
-        placing::place(file, patience, work)
+        placing::place(file, patience, uses, work)
     }
 
     /// Begins to load programs, in the order in which they are attached.

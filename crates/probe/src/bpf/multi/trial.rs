@@ -62,7 +62,7 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
     };
     let own = Arc::new(File::open(OWN)?);
     let work = move || syscall::link(program.as_fd(), false, &place);
-    let link = placing::place(&own, PATIENCE, work)
+    let link = placing::place(&own, PATIENCE, (), work)
         .map_err(|refused| io::Error::other(format!("{refused:?}")))?;
     // A thread of its own, whoever calls this.
     let thread = thread::Builder::new().name("trial".to_owned()).spawn(|| black_box(landing)())?;
