@@ -1,12 +1,15 @@
-//! For how long a daemon's loop stands still.
+//! For how long a daemon's loop, or each fork of the machine, stands still.
 
 use std::{
+    io,
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -14,7 +17,7 @@ use serde_json::Value;
 
 use crate::node::{Daemon, get};
 
-/// Between two readings of the state.
+/// Between two readings of the state, and two forks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Watches for how long a daemon makes no new state.
@@ -48,5 +51,42 @@ impl Gaps {
     pub fn longest(self) -> Result<u64> {
         self.stop.store(true, Ordering::SeqCst);
         self.longest.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?
+    }
+}
+
+/// Forks again and again, and notes how long the longest took.
+#[derive(Debug)]
+pub struct Forks {
+    stop: Arc<AtomicBool>,
+    longest: JoinHandle<io::Result<Duration>>,
+}
+
+impl Forks {
+    /// Begins.
+    #[must_use]
+    pub fn begin() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stops = Arc::clone(&stop);
+        let longest = thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !stops.load(Ordering::SeqCst) {
+                let began = Instant::now();
+                let mut command = Command::new("/bin/true");
+                command.stdin(Stdio::null());
+                // SAFETY: nothing is done between fork and exec. The memory is copied, which a start without it saves.
+                unsafe { command.pre_exec(|| Ok(())) };
+                command.status()?;
+                longest = longest.max(began.elapsed());
+                thread::sleep(PAUSE);
+            }
+            Ok(longest)
+        });
+        Self { stop, longest }
+    }
+
+    /// The longest that one took.
+    pub fn longest(self) -> Result<Duration> {
+        self.stop.store(true, Ordering::SeqCst);
+        Ok(self.longest.join().map_err(|_| anyhow::anyhow!("the loop panicked"))??)
     }
 }

@@ -32,6 +32,7 @@ pub mod runtimes;
 pub mod screen;
 pub mod session;
 pub mod shipped;
+pub mod silent;
 pub mod subversion;
 pub mod talloc;
 pub mod target;

@@ -1,6 +1,6 @@
 //! The library's kernel side, for tests and benchmarks that load it themselves.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 use drainprof_observe::{Observer, ObserverOptions};
@@ -34,6 +34,7 @@ pub fn session_config() -> Result<SessionConfig> {
         growth: None,
         growth_paths: false,
         calls: true,
+        patience: Duration::from_secs(10),
     })
 }
 

@@ -1,11 +1,13 @@
-/* cflags: -static */
+/* cflags: -static -pthread */
 /* Processes that the kernel waits for while it holds a lock of theirs: nobody who asks about them gets an answer.
  *
  * The first process is the server of a FUSE file system in a namespace of its own, as any user may have it. `count`
  * children use its file, and from then on it answers nothing. With `mode=exec` a child executes a program while the
  * file is open: the kernel closes it in the middle, and waits. With `mode=replace` a child maps another page over one
- * of the file that it has written to: the kernel writes that one back, and waits. The end of stdin ends the server, and so do
- * `seconds`; with it ends all that waits.
+ * of the file that it has written to: the kernel writes that one back, and waits. With `mode=fault` it reads a page of the
+ * file that the server refuses once: the second time the kernel waits with the lock held for reading, and nobody who reads
+ * likewise notices. With `mode=fork` it does the same as with `replace`, while another thread of it forks. With `map` it has
+ * mapped that file for execution. The end of stdin ends the server, and so do `seconds`; with it ends all that waits.
  *
  * Prints `SILENT <pid>` for each child that hangs, and then `READY <pid>`. No truths.
  */
@@ -14,18 +16,21 @@
 #include <errno.h>
 #include <linux/fuse.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 
 enum { FILE_NODE = 2, MAX_REQUEST = 256 << 10, PAGE = 4096, MAX_CHILDREN = 256 };
 
 static int fuse = -1;
 static char device[4096]; /* open to all users, as udev makes it */
 static unsigned unanswered; /* requests of the kind that hangs */
+static bool refuses_reads;
 
 static void fail(const char *what) {
     fprintf(stderr, "silent: %s: %s\n", what, strerror(errno));
@@ -106,16 +111,39 @@ static void answer(const struct fuse_in_header *in) {
         struct fuse_open_out out = {.fh = 1};
         return reply(in, 0, &out, sizeof out);
     }
-    case FUSE_READ: return reply(in, 0, zeros, PAGE);
+    case FUSE_READ: {
+        static unsigned reads[MAX_CHILDREN];
+        if (!refuses_reads) return reply(in, 0, zeros, PAGE);
+        if (++reads[(in->nodeid - FILE_NODE) % MAX_CHILDREN] == 1) return reply(in, -EIO, zeros, 0);
+        unanswered++;
+        return;
+    }
     case FUSE_RELEASE: case FUSE_SETATTR: return reply(in, 0, zeros, 0);
     default: return reply(in, -ENOSYS, zeros, 0);
     }
 }
 
+static void map_whole(const char *path) {
+    struct stat found;
+    int file = open(path, O_RDONLY);
+    if (file < 0 || fstat(file, &found)) fail(path);
+    if (mmap(NULL, found.st_size, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED) fail(path);
+    close(file);
+}
+
+static void *forks(void *none) {
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child > 0) waitpid(child, NULL, 0);
+    }
+    return none;
+}
+
 static void child(const char *mode, const char *path) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(fuse);
-    map_files();
+    if (*option_text("map", "")) map_whole(option_text("map", ""));
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) fail(path);
     if (!strcmp(mode, "exec")) {
@@ -125,7 +153,10 @@ static void child(const char *mode, const char *path) {
     }
     char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) fail("mmap");
+    if (!strcmp(mode, "fault")) _exit(*(volatile char *)page);
     page[0] = 1;
+    pthread_t thread;
+    if (!strcmp(mode, "fork") && pthread_create(&thread, NULL, forks, NULL)) fail("a thread");
     mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     pause();
     _exit(0);
@@ -135,6 +166,7 @@ int main(int argc, char **argv) {
     truth_begin(argc, argv);
     const char *mode = option_text("mode", "exec");
     if (!strcmp(mode, "idle")) return pause();
+    refuses_reads = !strcmp(mode, "fault");
     alarm(option("seconds", 120)); /* nobody may be left that hangs */
     unsigned count = option("count", 1);
     const char *place = option_text("at", "/mnt");

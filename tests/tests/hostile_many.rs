@@ -12,11 +12,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
-    attack::{Silent, counts_another, hostile_heap},
+    attack::{counts_another, hostile_heap},
     environment::{self, requires_root},
     gaps::Gaps,
     node::{Daemon, GROWTH, alone, configure, resident},
     process::Process,
+    silent::Silent,
     target::Target,
 };
 use nix::unistd::{SysconfVar, sysconf};
@@ -44,7 +45,8 @@ struct Attack {
 
 impl Attack {
     fn start(time: Duration) -> Result<Self> {
-        let modes = ["exec", "replace"].map(|mode| Silent::start_for(mode, SILENT, time));
+        let seconds = [format!("seconds={}", time.as_secs())];
+        let modes = ["exec", "replace"].map(|mode| Silent::start_with(mode, SILENT, &seconds));
         let mut silent = Vec::new();
         for one in modes {
             silent.extend(one?);

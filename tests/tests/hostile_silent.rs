@@ -9,10 +9,11 @@ use std::{
 
 use anyhow::Result;
 use drainprof_tests::{
-    attack::{Silent, counts_another},
+    attack::counts_another,
     environment::{deadline, requires_root, skip},
     gaps::Gaps,
     node::{Daemon, alone, sum},
+    silent::Silent,
     target::Target,
     tracer::Tracer,
 };

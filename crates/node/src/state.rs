@@ -56,6 +56,9 @@ pub struct NodeState {
     /// How often a process was given up because the kernel did not answer for it; `degraded` names those of now.
     #[serde(default)]
     pub processes_given_up: u64,
+    /// How often a probe was put off because a process was in the way; `degraded` names those of the last minute.
+    #[serde(default)]
+    pub probes_put_off: u64,
     /// The label sets that are counted apart, and the one for all others, whose `exe` is `other`.
     #[serde(default)]
     pub label_sets: Vec<LabelSet>,

@@ -312,6 +312,9 @@ pub(super) struct AttachArgs {
     /// When the process began, in clock ticks since boot: another one with its number is refused.
     #[arg(long, value_name = "TICKS", hide = true)]
     pub(super) started: Option<u64>,
+    /// Ends with this process, which has begun it.
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(super) parent: Option<u32>,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
 }

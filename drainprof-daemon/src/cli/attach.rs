@@ -2,9 +2,10 @@
 
 use std::io::Write as _;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use drainprof_observe::{ObserveError, observation::Excluded};
 use drainprof_process::{Process, ProcessError, family, printable, processes, readers};
+use nix::sys::prctl;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
@@ -22,7 +23,20 @@ pub(super) fn main(args: AttachArgs) -> Result<u8> {
     block_on(attach(args))
 }
 
+/// Ends this process as Ctrl-C does when the one that has begun it ends.
+fn end_with(parent: u32) -> Result<()> {
+    prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
+        .context("cannot end with the parent process")?;
+    if nix::unistd::getppid().as_raw().cast_unsigned() != parent {
+        bail!("process {parent}, which has begun this one, has ended");
+    }
+    Ok(())
+}
+
 async fn attach(mut args: AttachArgs) -> Result<u8> {
+    if let Some(parent) = args.parent {
+        end_with(parent)?;
+    }
     args.observe.follow_forks |= args.family;
     options::require_host_pids()?;
     // Told before the kernel side is loaded, which takes a moment and privileges.

@@ -38,6 +38,8 @@ use super::{
 const REQUESTS: usize = 64;
 /// A state that is older than this, and than one and a half intervals, shows that the daemon hangs.
 const STALE_AFTER: Duration = Duration::from_secs(15);
+/// For how long the loop waits for the kernel to put a probe in place.
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// Points of a curve: twice what a trend uses. At a daemon's pace, more would take hours until memory is level.
 const CURVE_POINTS: usize = 128;
 
@@ -73,6 +75,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
             growth: None,
             growth_paths: false,
             calls: true,
+            patience: PATIENCE,
         },
         library,
         options: observer_options(),
@@ -232,6 +235,7 @@ fn dry_run(config: &Config) -> Result<u8> {
         growth: None,
         growth_paths: false,
         calls: true,
+        patience: PATIENCE,
     };
     let observer_options = ObserverOptions {
         profiles: config.daemon.profiles.clone(),

@@ -29,6 +29,8 @@ use super::{
 
 /// Intervals are not shorter.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// For how long a command waits for the kernel to put a probe in place.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Says which capability is missing, before anything is tried.
 pub(super) fn require_privileges() -> Result<()> {
@@ -149,6 +151,7 @@ pub(super) fn plain(
             growth: None,
             growth_paths: false,
             calls: true,
+            patience: PATIENCE,
         },
         library,
         observer: ObserverOptions {

@@ -50,6 +50,7 @@ pub fn state_of(moment: &Moment, readings: &Readings, windows: Vec<WindowRecord>
             .collect(),
         processes_late: 0,
         processes_given_up: 0,
+        probes_put_off: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows,

@@ -146,6 +146,7 @@ pub(crate) fn state() -> NodeState {
         ],
         processes_late: 0,
         processes_given_up: 0,
+        probes_put_off: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: vec![

@@ -73,6 +73,7 @@ pub fn state_of(report: &Report, courses: &Courses, beside: &Beside) -> NodeStat
         targets,
         processes_late: 0,
         processes_given_up: 0,
+        probes_put_off: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: beside.windows.clone(),

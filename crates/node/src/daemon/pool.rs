@@ -5,11 +5,14 @@
 //! a new one is loaded for these, and the old one goes with the last of its processes. Where many old ones wait for that,
 //! few processes move on to the new one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use drainprof_common::loss::Loss;
 use drainprof_observe::{ObserveError, Observer, ObserverOptions};
-use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig};
+use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig, is_detach_put_off};
 use drainprof_process::{Process, Stuck};
 use drainprof_profile::{Level, Library};
 use drainprof_report::facts::Snapshot;
@@ -26,6 +29,12 @@ const SPARSE: f64 = 0.25;
 
 /// Probes that may wait to be taken out before newcomers wait, too. The kernel takes out about ten a second, whoever asks.
 const BEHIND: usize = 64;
+
+/// The same while a process is in the way of taking them out: newcomers are not to blame, but each takes descriptors.
+const PUT_OFF: usize = 1_024;
+
+/// For how long the end of the daemon waits for such a process.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One kernel side.
 pub(super) struct Kernel {
@@ -251,8 +260,8 @@ impl Pool {
 
     /// Whether probes of processes that have ended wait to be taken out: as many as may. Only [`Pool::tidy`] changes that.
     #[must_use]
-    pub(super) const fn is_behind(&self) -> bool {
-        self.leftover.len() >= BEHIND
+    pub(super) fn is_behind(&self) -> bool {
+        self.leftover.len() >= if is_detach_put_off() { PUT_OFF } else { BEHIND }
     }
 
     /// Stops counting in a process that runs on.
@@ -337,10 +346,10 @@ impl Pool {
         }
     }
 
-    /// Waits until all probes are gone.
+    /// Waits until all probes are gone, unless a process is in their way for long.
     pub(super) fn wait(self) {
         for detaching in self.detaching {
-            detaching.wait();
+            detaching.wait_for(PATIENCE);
         }
     }
 }

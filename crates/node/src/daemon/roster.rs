@@ -125,6 +125,9 @@ impl Roster {
     ) -> BTreeMap<u32, Turn> {
         let mut turns = BTreeMap::new();
         for (pid, tracked) in self.tracked.iter_mut().filter(|_| level.is_some()) {
+            if let Some(level) = level.filter(|_| tracked.wants_probes()) {
+                turns.insert(*pid, (Some(level), "its probes were tried again".to_owned()));
+            }
             // The governor leaves a process alone that never had a probe.
             if tracked.trouble.is_some() || tracked.possible.is_empty() {
                 continue;
@@ -236,7 +239,7 @@ impl Roster {
             match added {
                 Ok(()) => {
                     if level.is_some() {
-                        tracked.trouble = None;
+                        tracked.placed();
                     }
                     tracked.turn(level, reason, unix_ms);
                 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use drainprof_observe::{ObserveError, ObserverOptions, self_use};
-use drainprof_probe::bpf::SessionConfig;
+use drainprof_probe::bpf::{Obstacles, SessionConfig, obstacles};
 use drainprof_process::{
     Silent, given_up, is_user_silenced, memory::Pressure, silent_processes, times_given_up,
 };
@@ -344,6 +344,7 @@ impl Service {
             targets: self.roster.states(view),
             processes_late: self.roster.processes_late(),
             processes_given_up: times_given_up(),
+            probes_put_off: obstacles().times,
             label_sets: self.counters.label_sets(),
             counts,
             windows: self.windows.list(),
@@ -367,6 +368,7 @@ impl Service {
             format!("{file} cannot be read: its file system does not answer, and is left alone until it does")
         });
         let hangs = hangs.chain(silent(&silent_processes())).chain(self.roster.slow());
+        let hangs = hangs.chain(in_the_way(&obstacles()));
         let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
         troubles.chain(self.censuses.trouble()).chain(self.pushers.troubles()).collect()
     }
@@ -396,6 +398,23 @@ fn silent(all: &[Silent]) -> Vec<String> {
     all.iter().take(MAX_NAMED).map(sentence).chain(more).chain(user).collect()
 }
 
+/// Processes that are in the way of probes, a sentence each.
+fn in_the_way(all: &Obstacles) -> Vec<String> {
+    let late = all.late.map(|late| {
+        let names: Vec<String> = all.suspects.iter().map(ToString::to_string).collect();
+        let names =
+            if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+        format!(
+            "the kernel has not come back with a probe for {} s, and no process of the machine can fork: it waits for a \
+             process that holds the lock of its address space{names}; end it, or the server of its files",
+            late.as_secs()
+        )
+    });
+    let holders = all.holders.iter().take(MAX_NAMED);
+    let holders = holders.map(|one| format!("probes are put off: {one}; they are tried again"));
+    late.into_iter().chain(holders).collect()
+}
+
 /// The state before the first cycle.
 fn empty_state() -> NodeState {
     NodeState {
@@ -414,6 +433,7 @@ fn empty_state() -> NodeState {
         targets: Vec::new(),
         processes_late: 0,
         processes_given_up: 0,
+        probes_put_off: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         windows: Vec::new(),

@@ -1,5 +1,7 @@
 //! One process that is watched: how deep, why, and what was read of it lately.
 
+use std::time::{Duration, Instant};
+
 use drainprof_observe::ObserveError;
 use drainprof_process::{
     Process,
@@ -15,6 +17,10 @@ use crate::{
     govern::Governor,
     trigger::{Closes, Engine, Objects, ProfileSignals, Signals, Slope},
 };
+
+/// Pauses before probes are tried again that a process was in the way of.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// What is kept of a watched process.
 #[derive(Debug)]
@@ -33,6 +39,8 @@ pub(super) struct Tracked {
     pub(super) since_unix_ms: u64,
     /// What it could not be attached for, where that is so.
     pub(super) trouble: Option<Finding>,
+    /// When its probes are tried again, where a process was in their way, and after which pause.
+    retry: Option<(Instant, Duration)>,
     /// The rules that watch it.
     pub(super) engine: Engine,
     /// The levels at which it can be examined; empty until it was.
@@ -77,6 +85,7 @@ impl Tracked {
             reason,
             since_unix_ms: unix_ms,
             trouble: None,
+            retry: None,
             engine: Engine::default(),
             possible: Vec::new(),
             governor: Governor::default(),
@@ -126,6 +135,22 @@ impl Tracked {
             message: error.to_string(),
         });
         self.turn(None, "its probes could not be attached".to_owned(), unix_ms);
+        let is_for_now = matches!(error, ObserveError::Bpf(error) if error.is_for_now());
+        self.retry = is_for_now.then(|| {
+            let pause = self.retry.map_or(FIRST_RETRY, |(_, last)| (last * 2).min(LAST_RETRY));
+            (Instant::now() + pause, pause)
+        });
+    }
+
+    /// Its probes are in place.
+    pub(super) fn placed(&mut self) {
+        self.trouble = None;
+        self.retry = None;
+    }
+
+    /// Whether its probes are to be tried again now.
+    pub(super) fn wants_probes(&self) -> bool {
+        self.retry.is_some_and(|(at, _)| at <= Instant::now())
     }
 
     /// Takes notice of its memory and of the pressure on its control group; `seconds` is a time since any fixed moment.

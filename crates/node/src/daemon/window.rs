@@ -14,15 +14,13 @@ use std::{
 
 use drainprof_profile::Level;
 use drainprof_report::Report;
-use nix::sys::{
-    prctl,
-    signal::{Signal, kill},
-};
+use nix::sys::signal::{Signal, kill};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
     sync::oneshot,
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::{Outcome, WindowRecord};
@@ -92,10 +90,8 @@ impl Window {
                 command.env_remove(name);
             }
         }
-        // SAFETY: between fork and exec only this one system call is made.
-        unsafe {
-            command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGTERM)?));
-        }
+        // Nothing is done between fork and exec: so the memory is not copied, which could wait for a process that holds
+        // its lock (docs/security.md).
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -110,17 +106,19 @@ impl Window {
     /// Waits for its end, or ends it early once `stop` is there: it still tells what it has seen.
     pub(super) async fn run(mut self, stop: oneshot::Receiver<()>) -> (WindowRecord, Ended) {
         let mut stopped = false;
+        let length = Duration::try_from_secs_f64(self.record.seconds).unwrap_or_default();
         let status = tokio::select! {
-            status = self.child.wait() => status,
+            status = timeout(length + ENDING, self.child.wait()) => status,
             _ = stop => {
                 stopped = true;
                 if let Some(pid) = self.child.id() {
                     // It may have ended in this very instant.
                     let _ = kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGINT);
                 }
-                self.child.wait().await
+                timeout(ENDING, self.child.wait()).await
             }
         };
+        let Ok(status) = status else { return self.leave() };
         let report = (&mut self.report).await.unwrap_or_default();
         let words = (&mut self.words).await.unwrap_or_default();
         let ended = judge(status, stopped, &report, &words);
@@ -135,15 +133,30 @@ impl Window {
     }
 }
 
+impl Window {
+    /// Gives a window up that does not end: a kill would take its probes out, which may stop the machine. Waits for it in
+    /// the background.
+    fn leave(mut self) -> (WindowRecord, Ended) {
+        let failure = format!(
+            "it had not ended {} s after its time: a process may be in the way of its probes",
+            ENDING.as_secs()
+        );
+        let record = WindowRecord { outcome: Outcome::Failed, ..self.record };
+        tokio::spawn(async move { self.child.wait().await });
+        (record, Ended { outcome: Outcome::Failed, report: None, failure })
+    }
+}
+
 /// Arguments of the process of a window.
 fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     let (pid, length) = (record.pid.to_string(), format!("{:.3}s", record.seconds));
     let budget = format!("{:.4}", options.budget);
     // By then, the number may be another process's.
     let started = options.start_time.to_string();
+    let parent = std::process::id().to_string();
     let fixed = ["attach", "-o", "json", "--top", "100", "-p", &pid, "-d", &length]
         .into_iter()
-        .chain(["--started", &started])
+        .chain(["--started", &started, "--parent", &parent])
         .chain(["--level", options.level.name(), "--budget", &budget])
         .chain(options.growth.then_some("--growth"));
     let mut all: Vec<OsString> = fixed.map(OsString::from).collect();
@@ -202,6 +215,8 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
     Ended { outcome, report: Some(Box::new(report)), failure: String::new() }
 }
 
+/// For how long a window may go on after its time: names are found, and the kernel takes probes out.
+const ENDING: Duration = Duration::from_secs(180);
 /// How long the stopping daemon waits for its windows: the kernel takes a tenth of a second for each probe.
 pub(super) const STOPPING: Duration = Duration::from_secs(30);
 
@@ -269,7 +284,10 @@ mod tests {
             let words = arguments(&record, &options);
             words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
-        let fixed = "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --level stacks --budget 0.2000";
+        let parent = std::process::id();
+        let fixed = format!(
+            "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --parent {parent} --level stacks --budget 0.2000"
+        );
         let places = "--profile-dir /etc/own --profile nginx";
         assert_eq!(reported(false), format!("{fixed} {places}"));
         assert_eq!(

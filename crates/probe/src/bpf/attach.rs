@@ -5,29 +5,29 @@ use std::{
     fs::File,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use aya::{
     Ebpf,
     maps::{Array, MapData},
-    programs::{
-        Program, ProgramFd, ProgramInfo, UProbe,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
-    },
+    programs::{Program, ProgramFd, ProgramInfo, UProbe},
 };
 use drainprof_common::spec::{Cookie, ProbeSpec, flags};
 use drainprof_process::{guarded, open_same};
 use drainprof_profile::{Level, Phase, Profile};
 
 use super::{
-    BpfError, Leftover, counted,
+    BpfError, Leftover, event,
     load::{Plain, load_error, program, take},
     lock,
     multi::{Multi, Place},
-    names, private_stack,
+    names,
+    placing::{self, Refused},
+    private_stack,
     specs::{Spec, Specs},
     syscall,
 };
@@ -43,25 +43,37 @@ const MAX_FILE: u64 = 16 << 30;
 pub(super) struct Link {
     /// The process that it is in; `None`: all that map the object.
     pid: Option<NonZeroU32>,
-    /// Before the spec.
-    hold: Hold,
+    /// Whether many of its kind go at once.
+    is_quick: bool,
+    /// What keeps it in place; before the spec.
+    hold: Option<OwnedFd>,
+    /// Where it is.
+    file: Arc<File>,
     _spec: Option<Arc<Spec>>,
 }
 
-/// What keeps a probe in place.
-enum Hold {
-    /// As aya attaches.
-    Plain { _link: UProbeLink },
-    /// With a counter.
-    Counted { _fd: OwnedFd },
-    /// So that it goes quickly.
-    Quick { _fd: OwnedFd },
-}
-
 impl Link {
+    /// One that counts nothing.
+    pub(super) const fn new(hold: OwnedFd, file: Arc<File>) -> Self {
+        Self { pid: None, is_quick: false, hold: Some(hold), file, _spec: None }
+    }
+
     /// Whether many of its kind go at once.
     pub(super) const fn is_quick(&self) -> bool {
-        matches!(self.hold, Hold::Quick { .. })
+        self.is_quick
+    }
+
+    /// Whether the kernel can take it out now without waiting for a process.
+    pub(super) fn can_go(&self) -> bool {
+        placing::check(&self.file).is_ok()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            placing::remove(&self.file, hold);
+        }
     }
 }
 
@@ -73,13 +85,13 @@ pub struct OpenFiles(Vec<Opened>);
 struct Opened {
     inode: (u64, u64),
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
 }
 
 impl OpenFiles {
     /// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
     /// the process's own root, where it could have been replaced since. Probes are put into what is open here.
-    fn get(&mut self, site: &Site) -> Result<&File, BpfError> {
+    fn get(&mut self, site: &Site) -> Result<&Arc<File>, BpfError> {
         let is_its = |one: &Opened| one.inode == site.inode && one.path == site.open_path;
         let at = if let Some(known) = self.0.iter().position(is_its) {
             known
@@ -88,7 +100,7 @@ impl OpenFiles {
             let file = guarded(move || open_same(inode, [&*path], MAX_FILE))
                 .map_err(|source| failed(site, source))?
                 .map_err(|source| failed(site, source))?;
-            self.0.push(Opened { inode, path: site.open_path.clone(), file });
+            self.0.push(Opened { inode, path: site.open_path.clone(), file: Arc::new(file) });
             self.0.len() - 1
         };
         Ok(&self.0[at].file)
@@ -97,6 +109,16 @@ impl OpenFiles {
 
 fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
     BpfError::attach(site.symbol.clone(), site.shown_path.clone(), site.file_offset, source)
+}
+
+fn refused(site: &Site, refused: Refused) -> BpfError {
+    match refused {
+        Refused::Held(holder) => BpfError::Held { object: site.shown_path.clone(), holder },
+        Refused::Late(since) => {
+            BpfError::Late { object: site.shown_path.clone(), seconds: since.as_secs_f64() }
+        }
+        Refused::Kernel(error) => failed(site, error),
+    }
 }
 
 const fn has_stacks(probe: &PlannedProbe) -> bool {
@@ -142,12 +164,19 @@ pub(super) struct Probes {
     /// What each spec says.
     meanings: Array<MapData, Plain<ProbeSpec>>,
     specs: Specs,
+    /// For how long a caller waits for the kernel.
+    patience: Duration,
 }
 
 impl Probes {
-    pub(super) fn take(mut ebpf: Ebpf, multi: Option<Multi>, most: u32) -> Result<Self, BpfError> {
+    pub(super) fn take(
+        mut ebpf: Ebpf,
+        multi: Option<Multi>,
+        most: u32,
+        patience: Duration,
+    ) -> Result<Self, BpfError> {
         let meanings = take(&mut ebpf, names::PROBES)?;
-        Ok(Self { links: Vec::new(), multi, ebpf, meanings, specs: Specs::new(most) })
+        Ok(Self { links: Vec::new(), multi, ebpf, meanings, specs: Specs::new(most), patience })
     }
 
     /// The places of specs.
@@ -170,9 +199,9 @@ impl Probes {
         let program = program_of(probe)?;
         let at_return = probe.phase == Phase::Return;
         let first = if at_return { names::CALL_ENTRY } else { &program };
-        self.attach_program(first, object, &probe.site, Some(spec), pid)?;
+        self.attach_program(first, false, object, &probe.site, Some(spec), pid)?;
         if at_return {
-            self.attach_program(&program, object, &probe.site, Some(spec), pid)?;
+            self.attach_program(&program, true, object, &probe.site, Some(spec), pid)?;
         }
         Ok(())
     }
@@ -223,9 +252,9 @@ impl Probes {
         files: &mut OpenFiles,
     ) -> Result<(), BpfError> {
         let object = files.get(&probe.site)?;
-        self.attach_program(names::EMPTY_ENTRY, object, &probe.site, None, pid)?;
+        self.attach_program(names::EMPTY_ENTRY, false, object, &probe.site, None, pid)?;
         if probe.phase == Phase::Return {
-            self.attach_program(names::EMPTY_RETURN, object, &probe.site, None, pid)?;
+            self.attach_program(names::EMPTY_RETURN, true, object, &probe.site, None, pid)?;
         }
         Ok(())
     }
@@ -233,51 +262,51 @@ impl Probes {
     fn attach_program(
         &mut self,
         name: &str,
-        object: &File,
+        at_return: bool,
+        object: &Arc<File>,
         site: &Site,
         spec: Option<&Arc<Spec>>,
         pid: Option<NonZeroU32>,
     ) -> Result<(), BpfError> {
         let index = spec.map_or(0, |spec| spec.index());
         let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
-        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        let semaphore = site.usdt.as_ref().and_then(|usdt| usdt.semaphore);
+        let place = Place {
+            path: PathBuf::from(format!("/proc/self/fd/{}", object.as_raw_fd())),
+            offset: site.file_offset,
+            counter: site.usdt.as_ref().and_then(|usdt| usdt.semaphore),
+            cookie,
+            pid,
+        };
+        let link = |hold, is_quick| Link {
+            pid,
+            is_quick,
+            hold: Some(hold),
+            file: Arc::clone(object),
+            _spec: spec.cloned(),
+        };
         if let Some(multi) = self.multi.as_mut().filter(|multi| multi.is_for(pid)) {
-            let (path, offset) = (Path::new(&path), site.file_offset);
-            let place = Place { path, offset, counter: semaphore, cookie, pid };
-            match multi.attach(name, &place) {
-                Ok(fd) => {
-                    let hold = Hold::Quick { _fd: fd };
-                    self.links.push(Link { pid, hold, _spec: spec.cloned() });
+            match multi.attach(name, object, place.clone(), (self.patience, spec.cloned())) {
+                Ok(hold) => {
+                    self.links.push(link(hold, true));
                     return Ok(());
                 }
                 // The other way says what is wrong, if it fails too.
-                Err(error) => tracing::debug!(name, %error, "no link that goes quickly"),
+                Err(Refused::Kernel(error)) => {
+                    tracing::debug!(name, %error, "no link that goes quickly");
+                }
+                Err(other) => return Err(refused(site, other)),
             }
         }
         let program: &mut UProbe = program(&mut self.ebpf, name)?;
         if program.fd().is_err() {
             load_uprobe(name, program)?;
         }
-        let hold = if let Some(counter) = semaphore {
-            let program = program.fd().map_err(|source| failed(site, source))?.as_fd();
-            let path = Path::new(&path);
-            counted::attach(program, path, site.file_offset, counter, cookie, pid)
-                .map(|fd| Hold::Counted { _fd: fd })
-                .map_err(|source| failed(site, source))?
-        } else {
-            let point = UProbeAttachPoint {
-                location: UProbeAttachLocation::AbsoluteOffset(site.file_offset),
-                cookie: Some(cookie),
-            };
-            let scope = pid.map_or(UProbeScope::AllProcesses, UProbeScope::OneProcess);
-            program
-                .attach(point, path, scope)
-                .and_then(|id| program.take_link(id))
-                .map(|link| Hold::Plain { _link: link })
-                .map_err(|source| failed(site, source))?
-        };
-        self.links.push(Link { pid, hold, _spec: spec.cloned() });
+        let loaded = program.fd().map_err(|source| failed(site, source))?.as_fd();
+        let loaded = loaded.try_clone_to_owned().map_err(|source| failed(site, source))?;
+        let work = move || event::attach(loaded.as_fd(), at_return, &place);
+        let hold = placing::place(object, self.patience, spec.cloned(), work)
+            .map_err(|why| refused(site, why))?;
+        self.links.push(link(hold, false));
         Ok(())
     }
 

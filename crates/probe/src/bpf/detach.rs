@@ -8,14 +8,17 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        mpsc::{Receiver, TryRecvError},
+        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use drainprof_process::Workers;
 
-use super::attach::Link;
+use super::{attach::Link, placing};
+
+/// Between two checks whether a process is in the way.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The thread that all wait for: several would wait for each other in the kernel.
 static DETACHER: Workers = Workers::new("detach", 1);
@@ -63,9 +66,18 @@ impl Detaching {
 
     /// Waits until the probes are gone.
     pub fn wait(self) {
-        if let Some(end) = self.end {
-            // It only closes descriptors. If that was received before, it is disconnected.
-            let _ = end.recv();
+        self.wait_for(Duration::MAX);
+    }
+
+    /// The same, but for so long at most where a process is in their way: then the kernel waits for that process at the
+    /// end of this one.
+    pub fn wait_for(self, patience: Duration) {
+        let Some(end) = self.end else { return };
+        // It only closes descriptors. If that was received before, it is disconnected.
+        while end.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+            if placing::waits().is_some_and(|waits| waits >= patience) {
+                return;
+            }
         }
     }
 }
@@ -116,7 +128,10 @@ impl Drop for Leftover {
         // Where there can be no thread, the closure is dropped with what it holds.
         let begin = |part| CLOSERS.start(move || drop::<Vec<Link>>(part)).ok();
         let ends: Vec<_> = parts.into_iter().filter_map(begin).collect();
-        drop(others);
+        // Those that go at once go first.
+        let (free, put_off): (Vec<_>, Vec<_>) = others.into_iter().partition(Link::can_go);
+        drop(free);
+        drop(put_off);
         for end in ends {
             let _ = end.recv();
         }

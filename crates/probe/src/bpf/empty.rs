@@ -3,22 +3,30 @@
 //! Loads the object with the smallest maps, and of its programs only the two empty ones. Which functions
 //! are probed, and what is made of the times, `calibrate` knows.
 
-use std::{fs::File, num::NonZeroU32, os::fd::AsRawFd as _};
-
-use aya::{
-    Ebpf, EbpfLoader,
-    programs::{
-        UProbe,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
-    },
+use std::{
+    fs::File,
+    io,
+    num::NonZeroU32,
+    os::fd::{AsFd as _, AsRawFd as _},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
 };
+
+use aya::{Ebpf, EbpfLoader, programs::UProbe};
 
 use super::{
-    BpfError, Detaching,
-    attach::load_uprobe,
+    BpfError, Detaching, Leftover,
+    attach::{Link, load_uprobe},
+    event,
     load::{OBJECT, program},
+    multi::Place,
     names,
+    placing::{self, Refused},
 };
+
+/// For how long calibration waits for the kernel to put a probe in place.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The smallest ring that every kernel takes; the other maps hold one entry.
 const RING_BYTES: u32 = 4_096;
@@ -26,6 +34,8 @@ const RING_BYTES: u32 = 4_096;
 /// The empty programs, loaded, and where they were attached so far. Dropping it detaches them, which takes
 /// the kernel about 0.1 s each.
 pub struct EmptyProbes {
+    /// Before the programs.
+    links: Leftover,
     ebpf: Ebpf,
 }
 
@@ -43,7 +53,7 @@ impl EmptyProbes {
         for name in [names::EMPTY_ENTRY, names::EMPTY_RETURN] {
             load_uprobe(name, program(&mut ebpf, name)?)?;
         }
-        Ok(Self { ebpf })
+        Ok(Self { links: Leftover::default(), ebpf })
     }
 
     /// Attaches the empty program to an instruction, for process `pid` alone.
@@ -56,7 +66,7 @@ impl EmptyProbes {
         pid: NonZeroU32,
         what: &str,
     ) -> Result<(), BpfError> {
-        self.attach(names::EMPTY_ENTRY, object, offset, pid, what)
+        self.attach(false, object, offset, pid, what)
     }
 
     /// The same at the return of the function that begins there.
@@ -67,7 +77,7 @@ impl EmptyProbes {
         pid: NonZeroU32,
         what: &str,
     ) -> Result<(), BpfError> {
-        self.attach(names::EMPTY_RETURN, object, offset, pid, what)
+        self.attach(true, object, offset, pid, what)
     }
 
     /// Detaches in a thread of its own, so that nobody waits for it but the end of this process.
@@ -77,22 +87,32 @@ impl EmptyProbes {
 
     fn attach(
         &mut self,
-        name: &'static str,
+        at_return: bool,
         object: &File,
         offset: u64,
         pid: NonZeroU32,
         what: &str,
     ) -> Result<(), BpfError> {
-        let point = UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(offset),
-            cookie: None,
+        let failed = |source: io::Error| {
+            BpfError::attach(what.to_owned(), "drainprof itself".to_owned(), offset, source)
         };
-        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
-        program::<UProbe>(&mut self.ebpf, name)?
-            .attach(point, path, UProbeScope::OneProcess(pid))
-            .map(drop)
-            .map_err(|source| {
-                BpfError::attach(what.to_owned(), "drainprof itself".to_owned(), offset, source)
-            })
+        let file = Arc::new(object.try_clone().map_err(failed)?);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let place = Place { path, offset, counter: None, cookie: 0, pid: Some(pid) };
+        let name = if at_return { names::EMPTY_RETURN } else { names::EMPTY_ENTRY };
+        let program = program::<UProbe>(&mut self.ebpf, name)?;
+        let loaded = program.fd().map_err(|source| failed(io::Error::other(source)))?.as_fd();
+        let loaded = loaded.try_clone_to_owned().map_err(failed)?;
+        let work = move || event::attach(loaded.as_fd(), at_return, &place);
+        let object = || "drainprof itself".to_owned();
+        let hold = placing::place(&file, PATIENCE, (), work).map_err(|refused| match refused {
+            Refused::Held(holder) => BpfError::Held { object: object(), holder },
+            Refused::Late(since) => {
+                BpfError::Late { object: object(), seconds: since.as_secs_f64() }
+            }
+            Refused::Kernel(error) => failed(error),
+        })?;
+        self.links.add(Leftover(vec![Link::new(hold, file)]));
+        Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::Holder;
+
 /// The kernel's own word for "not supported"; it was never meant to leave the kernel, and libc lacks it.
 const ENOTSUPP: i32 = 524;
 
@@ -89,6 +91,25 @@ pub enum BpfError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A process holds a lock that the kernel would wait for.
+    #[error("no probe is put into {object} now: {holder}")]
+    Held {
+        /// The object as the process sees it.
+        object: String,
+        /// The process.
+        holder: Holder,
+    },
+    /// The kernel does not come back with a probe.
+    #[error(
+        "no probe is put into {object} now: the kernel has not put the last one in place for {seconds:.1} s, since it \
+         waits for a process that holds the lock of its address space; end that process, or the server of its files"
+    )]
+    Late {
+        /// The object as the process sees it.
+        object: String,
+        /// For how long.
+        seconds: f64,
+    },
     /// A tracepoint could not be attached.
     #[error("attaching to the tracepoint {name} failed")]
     Tracepoint {
@@ -128,6 +149,12 @@ impl BpfError {
     #[must_use]
     pub const fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. } | Self::PrivateStack { .. })
+    }
+
+    /// Whether a probe may be put in place later: a process is in the way.
+    #[must_use]
+    pub const fn is_for_now(&self) -> bool {
+        matches!(self, Self::Held { .. } | Self::Late { .. })
     }
 
     /// Whether the kernel refused a probe on the very instruction: another one of the function may do.

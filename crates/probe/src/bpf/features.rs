@@ -1,5 +1,7 @@
 //! Whether the kernel side loads and works here: asked of the kernel, never inferred from a version.
 
+use std::time::Duration;
+
 use super::{BpfError, Offsets, Session, SessionConfig, Sizes};
 use crate::kernel::ProgramStatistics;
 
@@ -30,6 +32,7 @@ pub fn self_test(offsets: Offsets) -> Result<Vec<ProgramStatistics>, BpfError> {
         growth: None,
         growth_paths: false,
         calls: true,
+        patience: Duration::from_secs(10),
     })?;
     session.load_all()
 }

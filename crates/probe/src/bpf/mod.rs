@@ -5,22 +5,24 @@
 //! half attached. When the session is dropped, or its process dies in any way, the kernel removes all.
 
 mod attach;
-mod counted;
 mod detach;
 mod diagnostics;
 mod empty;
 mod error;
+mod event;
 mod features;
 mod grace;
 mod granules;
 mod growth;
 mod load;
+mod locks;
 mod memory;
 mod multi;
 mod names;
 mod nested;
 mod objects;
 mod paths;
+mod placing;
 mod private_stack;
 mod read;
 mod removal;
@@ -39,7 +41,9 @@ pub use error::BpfError;
 pub use features::self_test;
 pub use grace::programs_have_ended;
 pub use growth::{Growth, GrowthOffsets};
+pub use locks::{Holder, can_check};
 pub use paths::{LiveObject, PathRecord, StackSnapshot, Stacks};
+pub use placing::{Obstacles, is_detach_put_off, obstacles};
 pub use private_stack::PrivateStacks;
 pub use read::{GranuleRecord, SeriesRecord};
 pub use session::{Arming, Offsets, Session, SessionConfig};

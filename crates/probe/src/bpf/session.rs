@@ -5,6 +5,7 @@ use std::{
     io,
     num::NonZeroU32,
     os::fd::{AsFd as _, OwnedFd},
+    time::Duration,
 };
 
 use aya::maps::{MapData, RingBuf};
@@ -57,6 +58,8 @@ pub struct SessionConfig {
     /// Whether calls are followed from entry to return, as probes need it. It takes a tracepoint of a system call, and such
     /// a one slows every system call of the machine.
     pub calls: bool,
+    /// For how long a caller waits for the kernel to put one probe in place. A few milliseconds are enough as a rule.
+    pub patience: Duration,
 }
 
 /// Offsets of tracepoint fields, as tracefs gives them.
@@ -140,7 +143,7 @@ impl Session {
             diagnostics: Diagnostics::take(&mut ebpf)?,
             stacks: Stacks::take(&mut ebpf, &sizes, &cursors)?,
             growth: Growth::take(&mut ebpf, &sizes, config.growth.is_some())?,
-            probes: Probes::take(ebpf, multi, sizes.probes)?,
+            probes: Probes::take(ebpf, multi, sizes.probes, config.patience)?,
             cursors,
             sizes,
             slots,

@@ -199,11 +199,7 @@ pub(super) fn load(
 }
 
 /// A link from a program to one place, at the entry or at the return of the function that begins there.
-pub(super) fn link(
-    program: BorrowedFd<'_>,
-    at_return: bool,
-    place: &Place<'_>,
-) -> io::Result<OwnedFd> {
+pub(super) fn link(program: BorrowedFd<'_>, at_return: bool, place: &Place) -> io::Result<OwnedFd> {
     let path = CString::new(place.path.as_os_str().as_bytes())?;
     let counter = place.counter.map(u64::from);
     let mut arguments = nothing();

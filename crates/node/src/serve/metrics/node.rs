@@ -152,6 +152,7 @@ impl Metrics {
         families.count(&table::COMPLETE, Vec::new(), state.complete.into());
         families.count(&table::LATE, Vec::new(), state.processes_late);
         families.count(&table::GIVEN_UP, Vec::new(), state.processes_given_up);
+        families.count(&table::PUT_OFF, Vec::new(), state.probes_put_off);
         families.count(&table::READY, Vec::new(), state.ready.into());
         families.count(&table::KILLED, Vec::new(), state.killed.into());
         families.count(&table::DEGRADED, Vec::new(), state.degraded.len() as u64);

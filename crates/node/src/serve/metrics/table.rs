@@ -182,6 +182,8 @@ metrics! {
         "Processes that began after the daemon and before their probes were in place: what they did before is not counted.";
     GIVEN_UP = "processes_given_up", None, Counter, &[],
         "How often a process was given up because the kernel did not answer for it; /status names those of now.";
+    PUT_OFF = "probes_put_off", None, Counter, &[],
+        "How often a probe was put off because a process was in the way; /status names those of the last minute.";
     TARGETS = "targets", None, Gauge, &["level"],
         "Watched processes by level (none: no probe; memory: only that is watched).";
     READY = "ready", None, Gauge, &[],

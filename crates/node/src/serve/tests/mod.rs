@@ -184,6 +184,7 @@ pub(super) fn state() -> NodeState {
         }],
         processes_late: 3,
         processes_given_up: 5,
+        probes_put_off: 4,
         label_sets: [labels(), gone.labels.clone(), other()]
             .map(|labels| LabelSet {
                 labels,

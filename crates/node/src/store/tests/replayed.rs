@@ -60,6 +60,7 @@ fn state(step: u64) -> NodeState {
         }],
         processes_late: 0,
         processes_given_up: 0,
+        probes_put_off: 0,
         label_sets: Vec::new(),
         counts: Vec::new(),
         pushed: None,

@@ -13,23 +13,30 @@ mod trial;
 
 use std::{
     collections::HashSet,
+    fs::File,
     io,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
-    path::Path,
-    sync::OnceLock,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use aya::{Ebpf, maps::Map};
 use aya_obj::Object;
 
 use self::programs::Programs;
-use super::{load::OBJECT, syscall};
+use super::{
+    load::OBJECT,
+    placing::{self, Refused},
+    syscall,
+};
 
 /// Where a probe is put.
-pub(super) struct Place<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Place {
     /// The file.
-    pub path: &'a Path,
+    pub path: PathBuf,
     /// The offset in it.
     pub offset: u64,
     /// The offset of the counter that the kernel raises meanwhile.
@@ -109,10 +116,18 @@ impl Multi {
         Ok(Self { programs: Programs::new(object, types, no_program), single })
     }
 
-    /// Puts a program in its place; it goes when what is returned is closed.
-    pub(super) fn attach(&mut self, name: &str, place: &Place<'_>) -> io::Result<OwnedFd> {
+    /// Puts a program in its place, as `placing::place` does; it goes when what is returned is closed.
+    pub(super) fn attach(
+        &mut self,
+        name: &str,
+        file: &Arc<File>,
+        place: Place,
+        (patience, uses): (Duration, impl Send + 'static),
+    ) -> Result<OwnedFd, Refused> {
         let at_return = self.programs.is_at_return(name);
-        syscall::link(self.programs.get(name)?, at_return, place)
+        let program = self.programs.get(name)?.try_clone_to_owned()?;
+        let work = move || syscall::link(program.as_fd(), at_return, &place);
+        placing::place(file, patience, uses, work)
     }
 
     /// Begins to load programs, in the order in which they are attached.

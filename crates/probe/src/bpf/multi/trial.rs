@@ -1,12 +1,15 @@
 //! Whether links that go quickly work here, asked of the kernel: with one on a function of drainprof itself.
 
 use std::{
+    fs::File,
     hint::black_box,
     io,
     num::NonZeroU32,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
-    path::Path,
+    path::PathBuf,
+    sync::Arc,
     thread,
+    time::Duration,
 };
 
 use aya_obj::{
@@ -16,8 +19,15 @@ use aya_obj::{
 use drainprof_process::mapped_objects;
 use nix::libc;
 
-use super::{super::syscall, Place};
+use super::{
+    super::{placing, syscall},
+    Place,
+};
 
+/// The file that is probed.
+const OWN: &str = "/proc/self/exe";
+/// Longest time for that.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// r0 = 0; return
 const RETURN: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
@@ -30,7 +40,8 @@ extern "C" fn landing() {
 /// Whether the kernel has such links at all: then it refuses a directory for what it is.
 pub(super) fn are_known() -> io::Result<bool> {
     let program = load(&RETURN)?;
-    let place = Place { path: Path::new("/"), offset: 0, counter: None, cookie: 0, pid: None };
+    let path = PathBuf::from("/");
+    let place = Place { path, offset: 0, counter: None, cookie: 0, pid: None };
     let refused = syscall::link(program.as_fd(), false, &place).err();
     Ok(refused.is_some_and(|error| error.raw_os_error() == Some(libc::EBADF)))
 }
@@ -43,13 +54,16 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
     let own = mapped_objects(std::process::id()).map_err(io::Error::other)?;
     let offset = own.iter().find_map(|object| object.file_offset(landing as *const () as u64));
     let place = Place {
-        path: Path::new("/proc/self/exe"),
+        path: PathBuf::from(OWN),
         offset: offset.ok_or(io::ErrorKind::NotFound)?,
         counter: None,
         cookie: 0,
         pid: NonZeroU32::new(std::process::id()),
     };
-    let link = syscall::link(program.as_fd(), false, &place)?;
+    let own = Arc::new(File::open(OWN)?);
+    let work = move || syscall::link(program.as_fd(), false, &place);
+    let link = placing::place(&own, PATIENCE, (), work)
+        .map_err(|refused| io::Error::other(format!("{refused:?}")))?;
     // A thread of its own, whoever calls this.
     let thread = thread::Builder::new().name("trial".to_owned()).spawn(|| black_box(landing)())?;
     let ended = thread.join();

@@ -1,0 +1,59 @@
+//! Processes that hang in the kernel with a lock of theirs.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::{
+    environment::{self, skip},
+    process::Process,
+};
+
+/// Children that hang in the kernel while it holds a lock of theirs. They go on when this is dropped.
+#[derive(Debug)]
+pub struct Silent {
+    server: Process,
+    /// The children.
+    pub pids: Vec<u32>,
+    _place: TempDir,
+}
+
+impl Silent {
+    /// So many; `None` where the kernel has no FUSE, which the runner is told.
+    pub fn start(mode: &str, count: usize) -> Result<Option<Self>> {
+        Self::start_with(mode, count, &[])
+    }
+
+    /// As [`Silent::start`], with more arguments: `seconds=` after which they end by themselves, `map=` a file that they map
+    /// for execution.
+    pub fn start_with(mode: &str, count: usize, more: &[String]) -> Result<Option<Self>> {
+        if !fs::read_to_string("/proc/filesystems")?.contains("\tfuse\n") {
+            skip("the kernel has no FUSE");
+            return Ok(None);
+        }
+        let place =
+            tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
+        let at = place.path().join("at");
+        fs::create_dir(&at)?;
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o777))?;
+        let mut command = Command::new(environment::target("silent")?);
+        command.arg(format!("mode={mode}")).arg(format!("count={count}"));
+        command.arg(format!("at={}", at.display()));
+        command.args(more);
+        let mut server = Process::start("silent", command)?;
+        let mut pids = Vec::new();
+        for _ in 0..count {
+            let line = server.expect_out("SILENT ")?;
+            pids.push(line["SILENT ".len()..].parse().with_context(|| line.clone())?);
+        }
+        server.expect_out("READY ")?;
+        Ok(Some(Self { server, pids, _place: place }))
+    }
+
+    /// Ends the server, and with it all that waits.
+    pub fn end(self) -> Result<()> {
+        self.server.finish()?;
+        Ok(())
+    }
+}
