@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -232,10 +232,16 @@ fn widths_that_are_not_there() {
     }
 }
 
-/// A reader that goes away is no failure.
+/// A reader that goes away is no failure; one that was never there is.
 #[test]
 fn a_closed_pipe() {
     let mut child = command(&["report", "before.json", "-o", "json"]).spawn().unwrap();
-    drop(child.stdout.take());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut first = [0];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!((child.wait().unwrap().code(), first), (Some(0), *b"{"));
+
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let mut command = command(&["report", "before.json", "-o", "json"]);
+    assert_eq!(command.stdout(writer).status().unwrap().code(), Some(1));
 }
