@@ -80,8 +80,8 @@ pub enum CalibrateError {
 /// The costs of this host: from the cache, else measured and remembered. That the result could not be
 /// remembered is said in the log, and is no error.
 ///
-/// A measurement takes about 0.2 s. The probes are removed in the background, which goes on for
-/// some 0.1 s each; a process that ends meanwhile is held up by it.
+/// A measurement takes about 0.2 s, two or three times as long where other threads want the CPU. The probes are
+/// removed in the background, which goes on for some 0.1 s each; a process that ends meanwhile is held up by it.
 pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, CalibrateError> {
     calibrate_on(&LiveHost, options, measure::measure)
 }
