@@ -27,7 +27,7 @@ impl Silent {
 
     /// As [`Silent::start`], with more arguments: `seconds=` after which they end by themselves, `map=` a file that they map
     /// for execution.
-    pub fn start_with(mode: &str, count: usize, more: &[String]) -> Result<Option<Self>> {
+    pub fn start_with(mode: &str, count: usize, arguments: &[String]) -> Result<Option<Self>> {
         if !fs::read_to_string("/proc/filesystems")?.contains("\tfuse\n") {
             skip("the kernel has no FUSE");
             return Ok(None);
@@ -40,7 +40,7 @@ impl Silent {
         let mut command = Command::new(environment::target("silent")?);
         command.arg(format!("mode={mode}")).arg(format!("count={count}"));
         command.arg(format!("at={}", at.display()));
-        command.args(more);
+        command.args(arguments);
         let mut server = Process::start("silent", command)?;
         let mut pids = Vec::new();
         for _ in 0..count {

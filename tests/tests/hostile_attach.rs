@@ -115,8 +115,8 @@ fn is_put_off(mode: &str) -> Result<()> {
     daemon.attached(&[early.pid()])?;
     let (gaps, forking) = (Gaps::of(&daemon), Forks::begin());
     // Whatever other tracers there are, one that forks does not stop the machine for long.
-    let more = if mode == "fork" { ["seconds=40".to_owned()] } else { maps(&program) };
-    let Some(hostile) = Silent::start_with(mode, 1, &more)? else { return Ok(()) };
+    let arguments = if mode == "fork" { ["seconds=40".to_owned()] } else { maps(&program) };
+    let Some(hostile) = Silent::start_with(mode, 1, &arguments)? else { return Ok(()) };
     let pid = hostile.pids[0];
     if mode == "fork" {
         forks(pid)?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use drainprof_probe::bpf::Session;
+use drainprof_probe::bpf::{Session, can_check};
 use drainprof_profile::{Level, Library};
 use drainprof_tests::{
     environment::{self, deadline, requires_root},
@@ -46,6 +46,8 @@ fn what_the_level_needs() -> Result<()> {
     }
     let library = Library::load(&[environment::profile("arena").into()], &[])?;
     let profile = library.get("test-arena").expect("the file names it");
+    // Loads programs once for all sessions.
+    assert!(can_check());
     let before = held()?;
     // An alloc is judged at its return: that takes a program at its entry, too.
     for (level, programs) in [(Level::Close, 1), (Level::Boundary, 2), (Level::Objects, 5)] {

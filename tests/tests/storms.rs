@@ -120,7 +120,12 @@ fn execs_that_are_not_examined() -> Result<()> {
     let counted = report["losses"]["programs_unexamined"].as_u64().context("a number")?;
     assert!(found > 0, "as fast as that, none is examined in time");
     let is_hidden = targets.len() < 401;
-    assert!(counted >= found + u64::from(is_hidden), "{found}: {}", report["losses"]);
+    assert!(
+        counted >= found + u64::from(is_hidden),
+        "{found} of {}: {}",
+        targets.len(),
+        report["losses"]
+    );
     swarm.kill()?;
     Ok(())
 }

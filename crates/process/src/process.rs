@@ -238,20 +238,27 @@ pub fn mapped_pages(pid: u32) -> Option<(u64, u64)> {
     Some((all, numbers.nth(4)?.parse().ok()?))
 }
 
-/// Where the program and the first stack of a process lie: another place after each exec, by chance. `None` where it is gone
-/// or may not be asked.
+/// Where the program and the first stack of a process lie: another place after each exec, by chance, and zeroes while it is
+/// under way. `None` where the process is gone, ends, or may not be asked.
 #[must_use]
 pub fn executed_image(pid: u32) -> Option<[u64; 3]> {
     /// Fields behind the name: code, stack, arguments.
     const PLACES: [usize; 3] = [23, 25, 45];
+    /// The flags of its first thread, and the one of a thread that ends.
+    const FLAGS: usize = 6;
+    const ENDS: u64 = 4;
     let text = read_proc(Path::new(&format!("/proc/{pid}/stat")), MAX_STATUS).ok()?;
     let text = String::from_utf8_lossy(&text);
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    if number(FLAGS)? & ENDS != 0 {
+        return None;
+    }
     let mut places = [0; 3];
     for (place, at) in places.iter_mut().zip(PLACES) {
-        *place = fields.get(at)?.parse().ok()?;
+        *place = number(at)?;
     }
-    (places[0] > 0).then_some(places)
+    Some(places)
 }
 
 fn read_stat(pid: u32) -> Result<Stat, ProcessError> {

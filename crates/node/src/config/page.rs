@@ -92,8 +92,8 @@ const INTRODUCTION: &str = r#"# Configuration
 UPDATE_DOCS=1 cargo test -p drainprof-node --lib config::tests::page_is_fresh -->
 
 The [daemon](daemon.md) reads `/etc/drainprof/drainprof.toml`, then `/etc/drainprof/conf.d/*.toml` in the order of
-their names, if they exist. Later files win key by key; a list replaces a list. `--config FILE` reads only that file. A file that
-every user can write to is refused.
+their names, if they exist. Later files win key by key; a list replaces a list. `--config FILE` reads only that file.
+A file that every user can write to is refused.
 
 ```sh
 drainprof config default        # the default file, with the meaning of every key

@@ -132,7 +132,7 @@ fn narrow_processes() {
     assert!(!is_narrow(&vector(&[0, 0, 4, 32])));
 }
 
-/// A process that executes the same program again has another image; one that does not has the same.
+/// A process that executes the same program again has another image, one that does not has the same, one that ended none.
 #[test]
 fn images() {
     use std::{
@@ -156,5 +156,9 @@ fn images() {
         std::thread::yield_now();
     }
     drop(stdin);
+    // It ends, which nobody has waited for.
+    while executed_image(sh.id()).is_some() {
+        std::thread::yield_now();
+    }
     sh.wait().unwrap();
 }
