@@ -6,15 +6,18 @@ use drainprof_process::{Process, ask_process};
 
 use crate::{
     found::Taken,
-    space::{PAGE, RangeKind, Space},
+    space::{PAGE, RangeKind, Space, resident},
 };
 
 /// Bytes of a thread's stack, at most.
 const MAX_STACK: u64 = 64 << 20;
 /// What a library says of a stack stands so near to its end.
 const MAX_ABOVE: u64 = 64 << 10;
-/// Resident bytes that are searched for it, above one stack pointer and in all.
+/// Bytes that are searched for it, above one stack pointer.
 const MAX_SEARCHED: u64 = 8 << 20;
+/// Bytes that are searched in all: so many for each resident one of the process, so many more, and at most so many.
+const SEARCHED_EACH: u64 = 4;
+const SEARCHED_MORE: u64 = 8 << 20;
 const MAX_ALL_SEARCHED: u64 = 256 << 20;
 /// Reads of the stack pointer of a thread that runs.
 const ATTEMPTS: u32 = 3;
@@ -37,7 +40,8 @@ fn pointer_of(text: &str) -> Option<u64> {
 
 /// Resident bytes of the stacks that these stack pointers lie in.
 pub(crate) fn bytes(space: &Space<'_>, pointers: &[u64], taken: &Taken) -> u64 {
-    let mut left = MAX_ALL_SEARCHED;
+    let searched = resident(&space.ranges).saturating_mul(SEARCHED_EACH);
+    let mut left = searched.saturating_add(SEARCHED_MORE).min(MAX_ALL_SEARCHED);
     let mut stacks: Vec<(u64, u64)> = Vec::new();
     for pointer in pointers {
         let is_known = stacks.iter().any(|(start, end)| (*start..*end).contains(pointer));
@@ -52,11 +56,11 @@ pub(crate) fn bytes(space: &Space<'_>, pointers: &[u64], taken: &Taken) -> u64 {
             stacks.push((start, end));
         }
     }
-    let resident = |(start, end): &(u64, u64)| {
+    let present = |(start, end): &(u64, u64)| {
         let range = space.range_at(*start).map_or(0, |range| range.rss);
         space.region(*start, *end).present_bytes(*start, *end).min(range)
     };
-    stacks.iter().map(resident).fold(0, u64::saturating_add)
+    stacks.iter().map(present).fold(0, u64::saturating_add)
 }
 
 /// The stack that a stack pointer lies in, without its guard.

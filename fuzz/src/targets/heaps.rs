@@ -17,10 +17,10 @@ const BOUND: Bound = Bound {
     base: Cost { time: Duration::from_millis(200), memory: 4 << 20, allocations: 50_000 },
     each_kib: Cost { time: Duration::from_micros(50), memory: 4 << 10, allocations: 640 },
 };
-/// Bytes that may be read: so many, and so many for each byte that the process has. Eight readers search all of it, and
-/// that of glibc may read eight times as much, and 4 MiB, where it looks for regions, and as much to find where they go on.
-const MOST_READ: u64 = 16 << 20;
-const MOST_READ_EACH: u64 = 24;
+/// Bytes that may be read, as the budget of a census has it: so many, and so many for each byte that the process has, of
+/// which the budget knows those that are resident.
+const MOST_READ: u64 = 64 << 20;
+const MOST_READ_EACH: u64 = 16;
 /// Requests for memory: so many, and so many for each page. A page of jemalloc's tree leads to 512 descriptions, and each
 /// is asked for twice in each layout where it cannot be read.
 const MOST_READS: u64 = 10_000;

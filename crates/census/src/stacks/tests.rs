@@ -53,6 +53,18 @@ fn joined() {
     assert_eq!(bytes(&space, &[pointer], &taken), 0);
 }
 
+/// However many pointers lead into memory that is no stack, little more of it is read than there is.
+#[test]
+fn searched() {
+    let mut memory = Pieces::default();
+    memory.pieces.push((AT, vec![0; BYTES as usize]));
+    let space = Space::new(vec![anonymous(AT, BYTES)], &memory);
+    let pointers: Vec<u64> = (0..1000).map(|index| AT + index * 8).collect();
+    assert_eq!(bytes(&space, &pointers, &Taken::default()), 0);
+    let most = SEARCHED_EACH * BYTES + SEARCHED_MORE + (1 << 20);
+    assert!(space.read_bytes() <= most, "{}", space.read_bytes());
+}
+
 /// Stacks whose guards are pages within one mapping, each for itself; the kernel says which pages are guards, or does not.
 #[test]
 fn guard_pages() {
