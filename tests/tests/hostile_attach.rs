@@ -12,9 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use drainprof_tests::{
+    attack::{GAP, PROMPT, closed, counted},
     environment::{self, deadline, requires_root},
     gaps::{Forks, Gaps},
-    node::{Daemon, alone, own_programs, sum, target},
+    node::{Daemon, alone, own_programs, target},
     silent::Silent,
     target::Target,
     tracer::{self, Tracer},
@@ -22,11 +23,6 @@ use drainprof_tests::{
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Longest time without a new state, and for a fork.
-const GAP: u64 = 2_000;
-/// Longest time for what must not wait.
-const PROMPT: Duration = Duration::from_secs(15);
 
 /// A program of its own, that nobody maps who is not meant to.
 struct Copy {
@@ -65,23 +61,6 @@ fn names(state: &Value, pid: u32) -> bool {
     let all = state["degraded"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let number = format!("process {pid} ");
     all.into_iter().any(|one| one.starts_with("probes are put off") && one.contains(&number))
-}
-
-fn closed(state: &Value) -> u64 {
-    ["drainable", "pinned", "unknown"].iter().map(|one| sum(state, "test-arena", one)).sum()
-}
-
-/// Another program's process is counted to the last close.
-fn counts_another(daemon: &Daemon, closes: u64) -> Result<()> {
-    let before = closed(&daemon.fresh()?);
-    let mut other = Target::start("psweep", &[&format!("closes={closes}")])?;
-    daemon.attached(&[other.pid()])?;
-    other.go()?;
-    other.finish()?;
-    let wanted = before + closes;
-    let state = daemon.until("it is counted", |state| closed(state) >= wanted)?;
-    ensure!(closed(&state) == wanted, "{} of {wanted}", closed(&state));
-    Ok(())
 }
 
 /// Waits until a thread of a process waits in a fork.
@@ -134,7 +113,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(found.contains(&format!("process {pid} ")), "{found}");
     // One that needs other files is not; a fork is in the way of all.
     if mode != "fork" {
-        counts_another(&daemon, 90)?;
+        counted(&daemon, 90)?;
     }
     // Probes that are to go stay.
     let mut early = early;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    attack::{counts_another, hostile_heap},
+    attack::{GAP, counts_another, hostile_heap},
     environment::{self, requires_root, skip},
     gaps::Gaps,
     groups::Limited,
@@ -16,8 +16,6 @@ use serde_json::Value;
 
 /// What the daemon may have: half of what its unit allows.
 const LIMIT: u64 = 256 << 20;
-/// Longest time without a new state, milliseconds.
-const GAP: u64 = 2_000;
 /// Honest heaps; each has 50 MB.
 const HONEST: usize = 4;
 /// Censuses of all of them, one after the other, as fast as they come.

@@ -1,39 +1,23 @@
 //! Processes that the kernel does not answer for, as any user can make them with a FUSE server or a pager of his own: the
 //! daemon and `attach` leave them alone, say so, and go on with all others.
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Instant};
 
 use anyhow::Result;
 use drainprof_tests::{
-    attack::counts_another,
-    environment::{deadline, requires_root, skip},
+    attack::{GAP, PROMPT, attach_ends, counts_another, has_pager, names},
+    environment::requires_root,
     gaps::Gaps,
     node::{Daemon, alone, sum},
     silent::Silent,
     target::Target,
-    tracer::Tracer,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Longest time for what must not wait.
-const PROMPT: Duration = Duration::from_secs(15);
-/// Longest time without a new state.
-const GAP: u64 = 2_000;
 /// Everything that the daemon reads is read often.
 const OFTEN: &str = "daemon.pss_budget = \"10%\"\ncensus.budget = \"10%\"\ncensus.interval = \"1s\"\n\
                      select.unmatched = true";
-
-/// Whether a state says that a process cannot be read.
-fn names(state: &Value, pid: u32) -> bool {
-    let all = state["degraded"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let number = format!("process {pid} ");
-    all.into_iter().any(|one| one.starts_with(&number) && one.contains("not answered"))
-}
 
 /// The kill switch goes on and off, and the configuration is read again.
 fn obeys(daemon: &mut Daemon) -> Result<()> {
@@ -145,11 +129,7 @@ fn threads_in_state(pid: u32, state: char) -> Result<usize> {
 /// Labels in a page that is never delivered, at level `objects`: the granules are counted, without them.
 #[test]
 fn labels_that_hang() -> Result<()> {
-    if !requires_root() {
-        return Ok(());
-    }
-    if !Path::new("/dev/userfaultfd").exists() {
-        skip("the kernel has no userfaultfd");
+    if !requires_root() || !has_pager() {
         return Ok(());
     }
     let _alone = alone();
@@ -172,17 +152,5 @@ fn labels_that_hang() -> Result<()> {
     daemon.finish()?;
     assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
     target.kill()?;
-
-    let mut target = Target::start("hung_labels", &["mode=missing", "stops=1"])?;
-    let tracer = Tracer::attach(&[target.pid()], "hung_labels", &["--level", "objects"])?;
-    target.go()?;
-    target.reaches("counted")?;
-    let began = Instant::now();
-    tracer.interrupt()?;
-    let outcome = tracer.finish()?;
-    assert!(began.elapsed() < PROMPT.min(deadline()), "{:?} to end", began.elapsed());
-    let granules = &outcome.report()["targets"][0]["allocators"][0]["granules"];
-    assert_eq!(granules["closed"], 99, "{granules}");
-    target.kill()?;
-    Ok(())
+    attach_ends("missing", "objects")
 }
