@@ -25,6 +25,7 @@ pub(super) fn main(args: &DoctorArgs) -> Result<u8> {
     let class =
         if kernel::missing_privileges(&host).is_some() { Class::Privilege } else { Class::Feature };
     checks.push(private_stacks(class));
+    checks.push(address_space_locks());
     let (check, programs) = self_test(host, class);
     checks.push(check);
     let mut out = output::stdout()?;
@@ -92,6 +93,19 @@ fn private_stacks(class: Class) -> Check {
             "fix what the other checks name; if they are all fine, report it with this line",
         ),
     }
+}
+
+/// Whether processes that would hold up the kernel are found before a probe is placed.
+fn address_space_locks() -> Check {
+    let check = Check::new(kernel::ADDRESS_SPACE_LOCKS, Class::Feature);
+    if bpf::can_check() {
+        return check.ok("looked at before probes are placed");
+    }
+    check.warn(
+        "cannot be looked at",
+        "a process can keep the kernel from placing probes, and all others from forking meanwhile",
+        "use a kernel with CONFIG_DEBUG_INFO_BTF; fix what the other checks name",
+    )
 }
 
 /// Loads every program with small maps: what really works here, and what the kernel says about each.

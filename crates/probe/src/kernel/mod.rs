@@ -21,9 +21,9 @@ mod tests;
 pub use caps::{Capability, missing_privileges};
 pub use check::{Check, Class, Status, Verdict, verdict};
 pub use checks::{
-    CHECK_NAMES, Events, MAPPING_BEGINS, MAPPING_ENDS, MemoryLimit, NEEDED_TRACEPOINTS,
-    PRIVATE_STACKS, RSS_CHANGES, SELF_TEST, SYMBOL_HELPER, cpus_online, growth_tracepoints,
-    memory_limit, run,
+    ADDRESS_SPACE_LOCKS, CHECK_NAMES, Events, MAPPING_BEGINS, MAPPING_ENDS, MemoryLimit,
+    NEEDED_TRACEPOINTS, PRIVATE_STACKS, RSS_CHANGES, SELF_TEST, SYMBOL_HELPER, cpus_online,
+    growth_tracepoints, memory_limit, run,
 };
 pub use format::{Field, Format, FormatError};
 pub use host::{HostView, LiveHost};

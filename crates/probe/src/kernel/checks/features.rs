@@ -1,6 +1,6 @@
 //! What the kernel can do, as far as it can be seen without loading anything.
 
-use std::{io, path::Path};
+use std::io;
 
 use super::{super::host::word, unreadable};
 use crate::kernel::{Check, Class, HostView, Tracefs, TracefsError};
@@ -185,15 +185,4 @@ fn check_growth(host: &dyn HostView, tracefs: &Tracefs, check: Check) -> Check {
         "memory growth can be joined with granules only in part",
         "use a kernel with CONFIG_FTRACE_SYSCALLS",
     )
-}
-
-pub(super) fn btf(host: &dyn HostView) -> Check {
-    let check = Check::new("btf", Class::Info);
-    match host.read(Path::new("/sys/kernel/btf/vmlinux")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            check.off("absent", "not needed: the kernel side reads no kernel structures")
-        }
-        // That it cannot be read by us does not matter either.
-        _ => check.ok("there, and not needed"),
-    }
 }

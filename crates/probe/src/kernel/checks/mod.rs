@@ -16,7 +16,7 @@ pub use system::cpus_online;
 use super::{Check, Class, HostView, caps::Effective};
 
 /// The names of all checks that [`run`] returns, in its order.
-pub const CHECK_NAMES: [&str; 28] = [
+pub const CHECK_NAMES: [&str; 27] = [
     "kernel",
     "architecture",
     "cpus",
@@ -41,7 +41,6 @@ pub const CHECK_NAMES: [&str; 28] = [
     "tracefs",
     "tracepoints",
     "growth_tracepoints",
-    "btf",
     "psi",
     "memory",
     "memlock",
@@ -51,6 +50,8 @@ pub const CHECK_NAMES: [&str; 28] = [
 pub const SELF_TEST: &str = "self-test";
 /// Another one, for the same reason.
 pub const PRIVATE_STACKS: &str = "private_stacks";
+/// Another one, for the same reason.
+pub const ADDRESS_SPACE_LOCKS: &str = "address_space_locks";
 /// Another one: it starts a process.
 pub const SYMBOL_HELPER: &str = "symbol-helper";
 
@@ -69,7 +70,6 @@ pub fn run(host: &dyn HostView) -> Vec<Check> {
     checks.extend([features::bpf_syscall(host), features::bpf_jit(host)]);
     checks.extend([features::bpf_stats(host), features::uprobe_pmu(host)]);
     checks.extend(features::tracing(host));
-    checks.push(features::btf(host));
     checks.push(resources::psi(host));
     checks.extend([resources::memory(host), resources::memlock(host)]);
     checks

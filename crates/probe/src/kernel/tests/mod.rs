@@ -46,7 +46,6 @@ impl FakeHost {
             ("/proc/sys/kernel/bpf_stats_enabled", "0\n"),
             ("/sys/bus/event_source/devices/uprobe/type", "9\n"),
             ("/sys/kernel/tracing/events/header_page", "\tfield: u64 timestamp;\n"),
-            ("/sys/kernel/btf/vmlinux", "BTF"),
             ("/proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"),
             ("/proc/self/cgroup", "0::/user.slice/session-1.scope\n"),
             ("/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev 0 0\n"),
