@@ -20,7 +20,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// So many; `None` where the kernel has no FUSE, which the runner is told.
+    /// So many; `None` where the kernel has no FUSE: then the test is skipped.
     pub fn start(mode: &str, count: usize) -> Result<Option<Self>> {
         Self::start_with(mode, count, &[])
     }

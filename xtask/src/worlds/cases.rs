@@ -18,7 +18,7 @@ pub(super) struct Case {
     /// The allocator of the heap that is compared.
     pub(super) heap: &'static str,
     pub(super) checks: &'static [Check],
-    /// Whether it is told to trim at the end, and what that gives back is compared with the prediction.
+    /// Whether it is asked to trim at the end, and what that gives back is compared with the prediction.
     pub(super) trims: bool,
     /// What `drainprof why` must answer.
     pub(super) answer: Option<&'static str>,

@@ -320,7 +320,7 @@ impl Bench<'_> {
         Ok(outcomes)
     }
 
-    /// What `why` answers; its exit code tells less.
+    /// What `why` answers; its exit code says less.
     fn answer(&self, pid: u32) -> Result<String> {
         let why = self.ask(&["why", "-o", "json", "-d", WHY, "-p", &pid.to_string()])?;
         Ok(why["answer"].as_str().unwrap_or("nothing").to_owned())

@@ -150,7 +150,7 @@ pub(super) fn nginx(workshop: &Workshop<'_>, root: &Root) -> Result<Running> {
     let mut ask = root.command(None, "/usr/sbin/nginx");
     let output = ask.arg("-v").output().context("ask nginx for its version")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let version = said.split_once("nginx/").context("nginx tells no version")?.1;
+    let version = said.split_once("nginx/").context("nginx prints no version")?.1;
     let version = version.split_whitespace().next().unwrap_or_default();
     let truth = json!({
         "library": "nginx", "version": version, "pid": worker.parse::<u32>()?,
