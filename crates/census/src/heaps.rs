@@ -123,8 +123,8 @@ pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
     }
     if all.found.is_empty() {
         note(
-            "no heap was found whose structures are known: glibc, musl, CPython, Ruby, Go, jemalloc 5.1 to 5.3, \
-             tcmalloc, mimalloc 2.0"
+            "no heap was found whose structures are known: glibc, musl, CPython, Ruby, Go, jemalloc 5.1 to 5.4, \
+             gperftools 2.10 to 2.18, mimalloc 2.0 to 3.6"
                 .to_owned(),
         );
     }

@@ -125,8 +125,8 @@ SIGTERM and SIGINT end it.")]
     #[command(after_help = "Examples:
   drainprof census -p 4242
   drainprof census -p 4242 -o json | jq '.heaps[].trimmable_bytes'
-Reads the heaps of glibc, jemalloc 5, tcmalloc, mimalloc 2.0, Go, CPython and Ruby, PostgreSQL's
-contexts, and the pools of nginx and httpd.
+Reads the heaps of glibc, musl, jemalloc 5, gperftools, mimalloc 2 and 3, Go, CPython and Ruby,
+PostgreSQL's contexts, and the pools of nginx and httpd.
 Without --freeze, the process runs on. A selector has to match one process.")]
     Census(CensusArgs),
     /// Measure probe costs on this host.
