@@ -242,7 +242,7 @@ impl Budget {
         self.over.get().is_some()
     }
 
-    /// What ran out, in words: with the bound.
+    /// What ran out, with the bound, as text.
     pub(crate) fn ran_out(&self) -> Option<String> {
         let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
         let bounds = &self.bounds;

@@ -69,7 +69,7 @@ fn in_use(pools: &[Pool]) -> usize {
     pools.iter().filter(|pool| pool.used() > 0).count()
 }
 
-/// Says that objects of a free-threaded interpreter are not told by type.
+/// Notes that objects of a free-threaded interpreter are not counted by type.
 fn free_threaded(space: &Space<'_>) -> Option<Found> {
     let runtime = Runtime::find(space).filter(|runtime| runtime.is_free_threaded)?;
     let note = format!(

@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// A process runs on after its time, though the reading has not ended, and the reading is told before.
+    /// A process runs on after its time, though the reading has not ended; the reading learns of it before.
     #[test]
     fn runs_on() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

@@ -19,15 +19,13 @@ use crate::{
     found::{Found, Taken},
     granules::{BySize, held},
     model::{Granules, Heap},
-    space::{RangeKind, Region, Space},
+    space::{Region, Space},
 };
 
 /// Bytes of a slice: segments and arenas are divided into them.
 const SLICE: u64 = 64 << 10;
 /// Blocks that other threads have freed, of which so many are counted.
 const MAX_FREED: u64 = 1 << 22;
-/// Mappings that one stretch of memory may consist of.
-const MAX_MAPPINGS: usize = 4096;
 /// The lowest bits of the head of a list of freed blocks say who may take them.
 const FLAGS: u64 = 3;
 
@@ -97,21 +95,6 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     segments::find(space, &taken, &mut read);
     lists::prove(space, &mut read, lists::ENOUGH);
     (!read.areas.is_empty()).then(|| sum(space, read))
-}
-
-/// Whether all of a stretch is mapped anonymously, be it accessible or not.
-fn is_mapped(space: &Space<'_>, start: u64, end: u64) -> bool {
-    let mut at = start;
-    for _ in 0..MAX_MAPPINGS {
-        match space.range_at(at) {
-            Some(range) if range.kind == RangeKind::Anonymous => at = range.end,
-            _ => return false,
-        }
-        if at >= end {
-            return true;
-        }
-    }
-    false
 }
 
 /// Whether a word is the head of a list of a page's freed blocks, or of an empty one.

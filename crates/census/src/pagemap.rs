@@ -217,7 +217,8 @@ mod tests {
         assert_eq!(pages(&present), [written[2]]);
     }
 
-    /// Huge pages are as many as the kernel counts; a guard page is told from others, where the kernel knows them.
+    /// Huge pages are as many as the kernel counts. A guard page is distinguished from others where the kernel reports
+    /// guards.
     #[test]
     fn guards_and_huge_pages() {
         const INSTALL: libc::c_int = 102;

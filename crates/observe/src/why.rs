@@ -6,6 +6,7 @@
 //! the time to prove itself.
 
 mod begin;
+mod drafting;
 mod trial;
 
 use std::{
@@ -19,7 +20,8 @@ use drainprof_profile::Level;
 use drainprof_report::{self as report, Report, why::Drafted};
 
 use self::{
-    begin::{at, begun, next, place, tried, wants_more},
+    begin::{at, begun, next, place, wants_more},
+    drafting::{Drafting, drafted},
     trial::{Judgement, Trial},
 };
 use crate::{
@@ -29,6 +31,10 @@ use crate::{
 
 /// The part of the time for level `boundary`, if another follows.
 const SHALLOW: f64 = 1.0 / 3.0;
+/// A draft that is made later than at this part of the time is not tried.
+const LATEST_DRAFT: f64 = 1.0 / 2.0;
+/// Probes are not replaced by deeper ones if less than this part of the time is left.
+const LEAST_DEEP: f64 = 1.0 / 4.0;
 /// Said once of a draft, however often less is spent on its trial.
 const IN_PARTS: &str = "the draft was tried in parts of the time";
 /// Call stacks are taken where resident memory has grown by so many bytes in that time.
@@ -48,13 +54,18 @@ pub struct Inquiry {
     placing: Options,
     /// Whether probes may still be replaced by deeper ones.
     may_deepen: bool,
+    /// When they are.
+    deepen_at: Instant,
     drafts: Option<PathBuf>,
     pids: Vec<u32>,
+    /// The time counts from here.
     began: Instant,
     duration: Duration,
     reports: Vec<Report>,
     /// Probes on their way out.
     detaching: Vec<Detaching>,
+    /// The draft that is being made.
+    drafting: Option<Drafting>,
     /// The draft whose probes are in place, while it is not proven.
     trial: Option<Trial>,
     /// Beside the trial, the same closes as granules judge them themselves.
@@ -67,7 +78,7 @@ pub struct Inquiry {
 /// How each part is observed, and how long.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// The time for all.
+    /// The time for all. It counts from when memory is observed, of held processes from when they run.
     pub duration: Duration,
     /// Where drafts of profiles are saved; `None`: there are none.
     pub drafts: Option<PathBuf>,
@@ -104,6 +115,7 @@ impl Inquiry {
     pub fn begin(pids: &[u32], parts: Parts) -> Result<Self, ObserveError> {
         let Parts { duration, drafts, from_start, memory, growth, probes } = parts;
         let memory = begun(pids, memory, from_start)?;
+        let began = Instant::now();
         let mut inquiry = Self {
             pids: memory.running(),
             memory,
@@ -111,12 +123,14 @@ impl Inquiry {
             growing: Some(growth),
             placing: probes,
             may_deepen: true,
+            deepen_at: began + duration.mul_f64(SHALLOW),
             probes: None,
             drafts,
-            began: Instant::now(),
+            began,
             duration,
             reports: Vec::new(),
             detaching: Vec::new(),
+            drafting: None,
             trial: None,
             live: None,
             draft: None,
@@ -125,26 +139,69 @@ impl Inquiry {
         };
         let pids = inquiry.pids.clone();
         inquiry.place_first(&pids, from_start);
-        inquiry.began = Instant::now();
+        inquiry.draft_first(&pids, from_start);
+        if from_start {
+            inquiry.began = Instant::now();
+            inquiry.deepen_at = inquiry.began + duration.mul_f64(SHALLOW);
+        }
         Ok(inquiry)
     }
 
-    /// Places the first probes: those of the profiles that match, or of a draft.
+    /// Places the first probes: those of the profiles that match.
     fn place_first(&mut self, pids: &[u32], from_start: bool) {
         // Whoever waits for names reads no memory meanwhile.
         let shallow = Options { symbols: None, ..at(&self.placing, Level::Boundary) };
         self.probes = place(pids, shallow, from_start, &mut self.unseen);
-        if let (None, true, Some(directory)) = (&self.probes, self.unseen.is_empty(), &self.drafts)
-        {
-            match tried(pids, &self.placing, directory) {
-                Ok((begun, options)) => {
-                    self.undrafted = None;
-                    self.probes = place(pids, options, from_start, &mut self.unseen);
-                    self.trial = self.probes.as_ref().map(|_| begun);
-                    self.place_live(pids, from_start);
-                }
-                Err(why) => self.undrafted = Some(why),
+    }
+
+    /// Where no profile matches, has one drafted; a process that is held gets its probes now.
+    fn draft_first(&mut self, pids: &[u32], from_start: bool) {
+        let is_wanted = self.probes.is_none() && self.unseen.is_empty();
+        let (true, Some(directory), Some(&first)) = (is_wanted, &self.drafts, pids.first()) else {
+            return;
+        };
+        if from_start {
+            let draft = Trial::begin(first, directory);
+            return self.try_draft(draft, pids, from_start);
+        }
+        match Drafting::begin(first, directory.clone()) {
+            Ok(drafting) => self.drafting = Some(drafting),
+            Err(error) => self.undrafted = Some(error.to_string()),
+        }
+    }
+
+    /// A draft is made: it is tried, if there is time for that.
+    fn on_draft(&mut self, draft: Result<Trial, String>) {
+        if draft.is_ok() && self.progress() > LATEST_DRAFT {
+            return self.on_late_draft();
+        }
+        let pids = self.memory.running();
+        self.try_draft(draft, &pids, false);
+        self.deepen_at = Instant::now() + self.left().mul_f64(SHALLOW);
+    }
+
+    /// No draft is made in time.
+    fn on_late_draft(&mut self) {
+        self.unseen.push(format!(
+            "no profile matches, and the program's functions were not read within {:.0} s, to draft one: observe longer",
+            self.began.elapsed().as_secs_f64()
+        ));
+    }
+
+    /// Places the probes of a draft.
+    fn try_draft(&mut self, draft: Result<Trial, String>, pids: &[u32], from_start: bool) {
+        let options = |trial: Trial| {
+            let options = trial.options(&self.placing, None)?;
+            Ok((trial, Options { symbols: None, ..options }))
+        };
+        match draft.and_then(options) {
+            Ok((trial, options)) => {
+                self.undrafted = None;
+                self.probes = place(pids, options, from_start, &mut self.unseen);
+                self.trial = self.probes.as_ref().map(|_| trial);
+                self.place_live(pids, from_start);
             }
+            Err(why) => self.undrafted = Some(why),
         }
     }
 
@@ -182,6 +239,10 @@ impl Inquiry {
         }
         if self.probes.is_none() && self.may_deepen {
             self.place_first(&[pid], from_start);
+            // What was forked runs its parent's program, of which no draft fits.
+            if from_start {
+                self.draft_first(&[pid], from_start);
+            }
         }
         if !self.pids.contains(&pid) {
             self.pids.push(pid);
@@ -196,9 +257,9 @@ impl Inquiry {
     pub async fn run(&mut self) -> io::Result<()> {
         let end = tokio::time::Instant::from_std(self.began + self.duration);
         let mut nobody = ();
+        let grown = tokio::time::Instant::from_std(self.began + self.duration.mul_f64(SHALLOW));
         loop {
-            let deepen = self.began + self.duration.mul_f64(SHALLOW);
-            let deepen = tokio::time::Instant::from_std(deepen);
+            let deepen = tokio::time::Instant::from_std(self.deepen_at);
             tokio::select! {
                 step = self.memory.next(&mut nobody) => {
                     if let Step::Ended(pid) = step? {
@@ -222,8 +283,9 @@ impl Inquiry {
                     (Step::OverBudget(_), _) => drop(self.end_live()?),
                     _ => {}
                 },
-                () = tokio::time::sleep_until(deepen), if self.growing.is_some() => {
-                    self.look_closer();
+                draft = drafted(&mut self.drafting) => self.on_draft(draft),
+                () = tokio::time::sleep_until(grown), if self.growing.is_some() => self.look_closer(),
+                () = tokio::time::sleep_until(deepen), if self.may_deepen && self.drafting.is_none() => {
                     self.deepen()?;
                 }
                 () = tokio::time::sleep_until(end) => return Ok(()),
@@ -296,7 +358,8 @@ impl Inquiry {
 
     /// Replaces the probes by those of level `stacks`, if there is something to explain.
     fn deepen(&mut self) -> io::Result<()> {
-        if !std::mem::take(&mut self.may_deepen) {
+        if !std::mem::take(&mut self.may_deepen) || self.left() < self.duration.mul_f64(LEAST_DEEP)
+        {
             return Ok(());
         }
         let Some(probes) = &mut self.probes else { return Ok(()) };
@@ -397,6 +460,9 @@ impl Inquiry {
     /// # Errors
     /// If the kernel side cannot be read.
     pub fn finish(mut self) -> io::Result<Inquired> {
+        if self.drafting.take().is_some() {
+            self.on_late_draft();
+        }
         drop(self.end_probes()?);
         let (snapshot, detaching) = self.memory.finish(&mut (), |_, _| ())?;
         let mut growth = Report::build(&snapshot, &report::Options::default());

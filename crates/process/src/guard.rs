@@ -1,5 +1,5 @@
-//! Asking the kernel without waiting for ever: a network file system whose server is gone, one that lies over another
-//! that hangs, or a process that keeps the kernel from answering for it, must not stop the caller.
+//! Asking the kernel without waiting for ever. A network file system whose server is gone, a file system that lies over
+//! one that hangs, and a process that keeps the kernel from answering do not stop the caller.
 //!
 //! Work that asks runs on a reader thread, which notes when it asks the kernel for something, and of what. One request
 //! that takes too long ends the wait: the thread is left behind, and what did not answer is given up until the request
@@ -91,7 +91,7 @@ struct Work {
     thread: i32,
     /// What did not answer.
     left: Option<Left>,
-    /// Nobody waits for what comes of it.
+    /// No caller waits for the result.
     is_left: bool,
     is_done: bool,
 }
@@ -106,7 +106,7 @@ thread_local! {
 /// The files that did not answer, with the devices that are given up: one for each thread that is left behind.
 static GIVEN_UP: Mutex<Vec<(Option<u64>, String)>> = Mutex::new(Vec::new());
 
-/// Work that nobody waits for any more, before it is known whether it hangs.
+/// Work that no caller waits for any more, before it is known whether it hangs.
 static ABANDONED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -143,7 +143,7 @@ pub(crate) fn left_processes() -> Vec<u32> {
     left
 }
 
-/// From here on, this thread reads the file that messages call `shown`; what hangs costs the file's device, if given.
+/// From here on, this thread reads the file that messages call `shown`. If it hangs, its device is given up, if given.
 pub(crate) fn reads(device: Option<u64>, shown: &str) {
     with_own(|work| work.file = (device, shown.to_owned()));
 }
@@ -153,7 +153,7 @@ pub(crate) fn ask<T>(request: impl FnOnce() -> T) -> T {
     ask_of(None, request)
 }
 
-/// The same for a part of a file. Where nobody waits for this reader any more, it is not asked: the work ends.
+/// The same for a part of a file. Where no caller waits for this reader any more, the kernel is not asked and the work ends.
 pub(crate) fn ask_file<T>(request: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if is_left() {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "its file takes too long to read"));
@@ -168,7 +168,7 @@ pub fn ask_process<T>(pid: u32, request: impl FnOnce() -> T) -> T {
 
 /// Asks the kernel for what is at a path: something of a process, if that leads into its directory in `/proc`.
 pub(crate) fn ask_path<T>(path: &Path, request: impl FnOnce() -> T) -> T {
-    // Nobody listens on other threads.
+    // On other threads, requests are not recorded.
     let process = if is_watched() { process_of(path) } else { None };
     ask_of(process, request)
 }
@@ -202,7 +202,7 @@ pub(crate) fn is_watched() -> bool {
     OWN.with_borrow(Option::is_some)
 }
 
-/// Whether nobody waits any more for what this reader does.
+/// Whether no caller waits for this reader any more.
 pub(crate) fn is_left() -> bool {
     OWN.with_borrow(|own| own.as_ref().is_some_and(|work| lock(work).is_left))
 }
@@ -250,7 +250,7 @@ pub fn start<T: Send + 'static>(
     Ok(Asked { shared, result, is_over: false })
 }
 
-/// The end of a piece of work: who was given up has answered.
+/// The end of work: the file or process that was given up has answered.
 struct End(Shared);
 
 impl Drop for End {
@@ -273,9 +273,9 @@ impl Drop for End {
     }
 }
 
-/// Does `work`, which reads files, on a thread of its own, and waits for it as long as it gets answers.
+/// Does `work`, which reads files, on a reader thread, and waits for it as long as the kernel answers.
 pub fn guarded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stuck> {
-    // Whoever is watched already is not watched twice.
+    // Work on a reader thread is watched already.
     if is_watched() {
         return Ok(work());
     }
@@ -290,7 +290,7 @@ pub fn guarded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 impl<T> Asked<T> {
-    /// What came of it; `None`: nothing yet. Waits for nothing.
+    /// The result; `None`: there is none yet. Does not wait.
     pub fn poll(&mut self) -> Option<Result<T, Stuck>> {
         match self.result.try_recv() {
             Ok(found) => {
@@ -309,7 +309,7 @@ impl<T> Asked<T> {
         }
     }
 
-    /// What comes of it within `time`, whatever it does; `None`: nothing yet.
+    /// The result, if it comes within `time`; else `None`.
     pub(crate) fn within(&mut self, time: Duration) -> Option<Result<T, Stuck>> {
         let found = match self.result.recv_timeout(time) {
             Ok(found) => Ok(found),
@@ -325,8 +325,8 @@ impl<T> Asked<T> {
         lock(&self.shared).file.1.clone()
     }
 
-    /// Waits for what comes of it, as long as no single request takes more than `patience`; longer where its thread does
-    /// not wait in the kernel.
+    /// Waits for the result, as long as no single request takes more than `patience`; longer where the thread does not
+    /// wait in the kernel.
     pub(crate) fn wait(&mut self, patience: Duration) -> Result<T, Unanswered> {
         let mut began = None;
         loop {
@@ -399,7 +399,7 @@ fn give_up(work: &mut Work) -> Option<Stuck> {
     }
 }
 
-/// Finds out which work hangs that nobody waits for any more.
+/// Gives up work that hangs and that no caller waits for any more.
 pub(crate) fn judge_abandoned() {
     let mut abandoned = lock(&ABANDONED);
     abandoned.retain(|shared| {
@@ -408,8 +408,8 @@ pub(crate) fn judge_abandoned() {
     });
 }
 
-/// Whether a thread of this process computes, or waits for a processor only: then it hangs nowhere. So does one that has
-/// not begun.
+/// Whether a thread of this process computes, or waits for a processor: then it does not hang. A thread that has not
+/// begun counts as such.
 fn is_running(thread: i32) -> bool {
     if thread == 0 {
         return true;
@@ -419,54 +419,4 @@ fn is_running(thread: i32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{sync::mpsc, thread};
-
-    use super::*;
-
-    /// Work that gets its answers is waited for, however long it takes; what asks and gets none is left behind, named,
-    /// and its device given up until the answer comes.
-    #[test]
-    fn hanging_files() {
-        let busy = guarded(|| {
-            let until = Instant::now() + LIMIT + PAUSE * 3;
-            while Instant::now() < until {
-                ask(|| thread::sleep(PAUSE));
-            }
-            // On a watched thread, work is not handed on.
-            guarded(|| thread::current().name().map(str::to_owned))
-        });
-        assert_eq!(busy, Ok(Ok(Some("readers".to_owned()))));
-        assert_eq!(guarded(|| panic!("a defect")), Err::<(), _>(Stuck::NoThread));
-
-        let (answer, waits) = mpsc::channel::<()>();
-        let began = Instant::now();
-        let stuck = guarded(move || {
-            reads(Some(7), "x.so");
-            let is_answered = ask(|| waits.recv()).is_ok();
-            reads(Some(9), "another file");
-            is_answered
-        });
-        assert_eq!(stuck, Err(Stuck::Hangs { file: "x.so".to_owned() }));
-        assert!(began.elapsed() < LIMIT * 3);
-        assert!(is_given_up(7) && !is_given_up(8) && !is_cautious());
-        assert_eq!(given_up(), ["x.so"]);
-        answer.send(()).unwrap();
-        while is_given_up(7) {
-            assert!(began.elapsed() < LIMIT * 10, "the answer has come");
-            thread::yield_now();
-        }
-        assert_eq!(given_up(), Vec::<String>::new());
-    }
-
-    /// A thread that computes hangs nowhere, also if it asks for long.
-    #[test]
-    fn computing() {
-        let busy = start(|| {
-            let until = Instant::now() + PROCESS_LIMIT * 2;
-            ask_process(1, || while Instant::now() < until {});
-            7
-        });
-        assert!(matches!(busy.unwrap().wait(PROCESS_LIMIT), Ok(7)));
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
-//! What loops ask about processes: on reader threads, with a time after which they go on without an answer.
+//! Requests of loops about processes: on reader threads, with a time limit.
 //!
-//! A process can keep the kernel from answering for as long as it wants (`silent`). Whoever asks here waits for half a
-//! second at most for one process, and for a tenth of the time for all of them together: then answers come at once or
-//! not at all. Threads that compute, or wait for a processor, are waited for a little longer.
+//! A process can keep the kernel from answering for as long as it wants (`silent`). A caller waits for half a second at
+//! most for one process, and for a tenth of the time for all of them together: then answers come at once or not at all.
+//! The caller waits a little longer for threads that compute, or wait for a processor.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ use crate::{
 const LONGEST: Duration = guard::PROCESS_LIMIT.saturating_add(Duration::from_millis(100));
 /// Shortest wait, if the patience is at an end.
 const SHORTEST: Duration = Duration::from_millis(20);
-/// The part of the time in which callers may wait in vain.
+/// Callers may wait in vain for one part in so many of the time.
 const SHARE: u32 = 10;
 
 /// Time that callers may wait in vain.
@@ -36,7 +36,7 @@ pub(crate) struct Patience {
 static PATIENCE_LEFT: Mutex<Patience> = Mutex::new(Patience::new(LONGEST, SHORTEST, SHARE));
 
 impl Patience {
-    /// A longest and a shortest wait; the time that can be waited in vain comes in again in this part of the time.
+    /// A longest and a shortest wait. Of the time that passes, one part in `share` is for waits in vain.
     pub(crate) const fn new(longest: Duration, shortest: Duration, share: u32) -> Self {
         Self { longest, shortest, share, left: longest, counted: None }
     }
@@ -128,7 +128,7 @@ pub fn each<K: Copy + Send + 'static, T: Send + 'static>(
                 }
                 let answer = guard::ask_process(pid, || request(pid, more));
                 let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
-                // Whoever comes too late says nothing.
+                // An answer that comes too late is dropped.
                 if guard::is_left() {
                     return;
                 }
@@ -146,7 +146,7 @@ pub fn each<K: Copy + Send + 'static, T: Send + 'static>(
         };
         waited(began);
         drop(asked);
-        // It goes on behind the one that does not answer.
+        // Continues behind the process that does not answer.
         while waiting.pop_front().is_some_and(|(pid, _)| pid != at) {}
     }
     let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,8 +159,8 @@ mod tests {
 
     use super::*;
 
-    /// Those that answer are heard, whoever does not, and who does not is left alone until it has answered, and for a
-    /// while longer. What it says then is not taken for an answer of another time.
+    /// Processes that answer are reported beside one that does not. That one is left alone until it has answered, and for
+    /// a while longer. Its late answer is not taken for an answer to a later request.
     #[test]
     fn some_are_silent() {
         let (answer, waits) = mpsc::channel::<()>();

@@ -94,7 +94,7 @@ pub fn times_given_up() -> u64 {
 pub fn silent() -> Vec<Silent> {
     guard::judge_abandoned();
     if all().iter().any(|one| !one.is_described) {
-        // Nobody waits for it: the next message has the names.
+        // No caller waits for it: the next message has the names.
         drop(guard::start(describe));
     }
     let now = Instant::now();
@@ -218,7 +218,7 @@ pub(crate) fn is_suspect(pid: u32) -> bool {
     if left.len() < CAUTIOUS {
         return false;
     }
-    // What cannot be read has ended; whoever asks finds out.
+    // What cannot be read has ended; the next request shows it.
     let Some((status, uid)) = guard::ask_process(pid, || status(pid)) else { return false };
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     if state.is_some_and(|state| state.trim_start().starts_with('D')) {
@@ -236,8 +236,8 @@ pub(crate) fn is_suspect(pid: u32) -> bool {
     left.iter().filter(is_of_user).count() >= MAX_OF_USER
 }
 
-/// Whose process it is by its user id, as far as users are told apart; `None`: the system's own. Any user may have some ids
-/// of those beyond two bytes for his containers, so they count as one.
+/// The user of a process by its id, as far as users are distinguished; `None`: the system's own. Any user may have some ids
+/// beyond two bytes for containers, so these count as one.
 const fn user(uid: u32) -> Option<u32> {
     match uid {
         0 => None,

@@ -162,7 +162,7 @@ fn add(
     left: &mut Vec<Pool>,
     lists: &mut Vec<List>,
 ) -> bool {
-    // One of each arena, as far as that can be told without a list.
+    // One of each arena, as far as arenas can be distinguished without a list.
     let mut seeds: Vec<&Pool> = left.iter().filter(|pool| pool.used() > 0).collect();
     seeds.dedup_by_key(|pool| (pool.arena(), pool.address / (POOLS[0] * pool_bytes)));
     let step = (seeds.len() / SEEDS).max(1);

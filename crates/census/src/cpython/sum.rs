@@ -64,7 +64,7 @@ pub(super) struct Sum<'a> {
 }
 
 impl<'a> Sum<'a> {
-    /// Without a layout no types are told.
+    /// Without a layout no types are read.
     pub(super) fn new(space: &'a Space<'a>, pool_bytes: u64, layout: Option<Layout>) -> Self {
         Self {
             space,

@@ -279,8 +279,8 @@ fn unknown() {
     }
 }
 
-/// Pages that the last block of a pool ends in need not be present; blocks that begin in one that is not are not told by
-/// type.
+/// Pages that the last block of a pool ends in need not be present. Blocks that begin in an absent page are not counted
+/// by type.
 #[test]
 fn absent_pages() {
     let kind = KINDS[2];
@@ -329,7 +329,7 @@ fn says_offsets() {
         let found = kind.find(&memory).expect("there are pools");
         assert!(is_right(&found, kind) && types_are_right(&found), "{:?}", found.notes);
     }
-    // A type of another layout: its name is told by no offset.
+    // A type of another layout: its name is at no known offset.
     let mut memory = kind.memory();
     memory.put(RUNTIME, &runtime(0x0310_00f0, false, 60, &[1, 2, 3, 4, 5, 6, 7]));
     let found = kind.find(&memory).expect("there are pools");

@@ -135,7 +135,7 @@ fn ring(space: &Space<'_>, main: &Main, left: &mut u32) -> Arenas {
              unknown"
         ));
     }
-    // An arena whose heap is not told by its first words leads to the others.
+    // An arena whose heap is not known by its first words leads to the others.
     let leads = |at: u64| {
         let mut states = HEAP_INFOS.iter().map(|info| at.saturating_add(*info));
         states

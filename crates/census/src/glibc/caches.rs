@@ -45,7 +45,7 @@ pub(super) fn may_hold_one(region: &mut Region<'_>, chunk: u64, bytes: u64) -> b
 }
 
 /// Chunks in the caches of threads; `candidates` are chunks that may hold a cache. Chunks with a mapping of their own are
-/// not told apart from those that are in use.
+/// not distinguished from those that are in use.
 pub(super) fn cached_chunks(space: &Space<'_>, inside: &Inside, candidates: &[u64]) -> Cached {
     let mut designs: [Cached; CACHES.len()] = Default::default();
     let mut left = MAX_STEPS;

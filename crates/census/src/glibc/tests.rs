@@ -295,7 +295,7 @@ fn mapped_main_arena() {
 }
 
 /// A heap whose arena has an unknown layout is unknown, with the version that the library names; without a name it is
-/// nobody's.
+/// of no known heap.
 #[test]
 fn unknown_layout() {
     let mut world = World::new(new(), &[(64, true); 64]);

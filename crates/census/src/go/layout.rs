@@ -2,7 +2,7 @@
 
 use crate::{
     found::Taken,
-    space::{RangeKind, Space, word_of},
+    space::{Space, word_of},
 };
 
 /// Bytes of a page of Go.
@@ -11,8 +11,6 @@ pub(super) const GO_PAGE: u64 = 8 << 10;
 pub(super) const SPAN_BYTES: usize = 128;
 /// A span's most pages.
 const MAX_PAGES: u64 = 1 << 27;
-/// Mappings that a span lies in, at most: huge pages are advised of parts.
-const MAX_MAPPINGS: usize = 4096;
 /// Objects up to this size have their bitmap, and inline mark bits, at the end of the span.
 const MAX_INLINE: u64 = 512;
 /// Bytes of inline mark bits, at the end of the first page, and the smallest object that they are for.
@@ -285,17 +283,7 @@ impl Layout {
     }
 }
 
-/// Whether anonymous memory that no other heap has lies there, in mappings that touch each other. Untouched ones count.
+/// Whether anonymous memory that no other heap has lies there. Untouched memory counts.
 pub(super) fn is_heap(space: &Space<'_>, taken: &Taken, start: u64, end: u64) -> bool {
-    let mut at = start;
-    for _ in 0..MAX_MAPPINGS {
-        match space.range_at(at) {
-            Some(range) if range.kind == RangeKind::Anonymous => at = range.end,
-            _ => return false,
-        }
-        if at >= end {
-            return !taken.meets(start, end);
-        }
-    }
-    false
+    space.is_anonymous(start, end) && !taken.meets(start, end)
 }

@@ -220,7 +220,7 @@ fn as_seeds() {
     }
 }
 
-/// A seed with extents of a page each, of which the tree knows, or does not: what is told of each must not cost more than
+/// A seed with extents of a page each, of which the tree knows, or does not: what is kept of each must not cost more than
 /// it has.
 fn many_extents(is_listed: bool) {
     const EXTENTS: u64 = 1 << 14;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use arena::arena;
 use page::{Origin, page};
 
-use super::{Area, Page, Read, SLICE, is_mapped};
+use super::{Area, Page, Read, SLICE};
 use crate::{
     found::{Taken, data_pieces},
     space::{PAGE, Range, RangeKind, Space},
@@ -155,7 +155,7 @@ impl Areas {
             }
             // An arena says of its own slices that they are neither free nor its own.
             let is_known = inside(&read.areas[..arenas], start).is_some();
-            if !is_known && start < end && is_mapped(space, start, end) {
+            if !is_known && start < end && space.is_anonymous(start, end) {
                 read.areas.push(Area::unknown(start, end));
             }
         }
@@ -165,18 +165,9 @@ impl Areas {
 /// What the map lists, in ascending order, and whether that is all.
 fn map(space: &Space<'_>, taken: &Taken) -> Option<(Vec<Listed>, bool)> {
     let (mut left, mut tried) = (MAX_DATA, HashSet::new());
-    for (index, range) in space.ranges.iter().enumerate() {
-        // The data of an object, or what follows it without a file (.bss).
-        let before = index.checked_sub(1).and_then(|before| space.ranges.get(before));
-        let follows =
-            before.is_some_and(|one| one.kind == RangeKind::File && one.end == range.start);
-        let is_data =
-            range.kind == RangeKind::File || (range.kind == RangeKind::Anonymous && follows);
-        if !range.writable || !is_data {
-            continue;
-        }
+    for bounds in space.data() {
         let mut found = None;
-        left -= data_pieces(space, (range.start, range.end), left, |_, piece| {
+        left -= data_pieces(space, bounds, left, |_, piece| {
             if found.is_some() {
                 return;
             }
@@ -300,6 +291,6 @@ fn list(
     let in_heap = |at: u64| space.range_at(at).is_some_and(is_anonymous);
     let is_free = |one: &Listed| taken.end_of(one.start()).is_none();
     is_map &= listed.iter().all(|one| in_heap(one.description));
-    listed.retain(|one| is_mapped(space, one.start(), one.end()) && is_free(one));
+    listed.retain(|one| space.is_anonymous(one.start(), one.end()) && is_free(one));
     (is_map && !listed.is_empty()).then_some((listed, is_whole))
 }

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Area, FLAGS, Page, Read, SLICE, is_list, is_mapped,
+    Area, FLAGS, Page, Read, SLICE, is_list,
     lists::{Blocks, Place},
 };
 use crate::{
@@ -68,7 +68,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether a segment may end with a slice that nobody may touch.
+    /// Whether a segment may end with a slice that is not accessible.
     fn has_guard(&self) -> bool {
         self.keys.is_some()
     }
@@ -196,7 +196,7 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
         let next = read.areas.iter().map(|area| area.address).filter(|start| *start > at).min();
         end = at.saturating_add(header.bytes).min(next.unwrap_or(u64::MAX));
         let mapped = space.range_at(at).map_or(at, |range| range.end);
-        end = if is_mapped(space, at, end) { end } else { mapped.min(end) };
+        end = if space.is_anonymous(at, end) { end } else { mapped.min(end) };
         read.areas.push(Area::unknown(at, end));
     }
 }
@@ -256,7 +256,7 @@ fn fields(
     let end = address.checked_add(slices.checked_mul(SLICE)?)?;
     let has_thread = word(header.thread)? != 0;
     let fields = Fields { used, slices, entries, own, has_thread };
-    (is_sane && is_mapped(space, address, end)).then_some(fields)
+    (is_sane && space.is_anonymous(address, end)).then_some(fields)
 }
 
 /// The header of a segment, as far as it is present.

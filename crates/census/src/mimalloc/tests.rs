@@ -246,7 +246,7 @@ fn enough() {
     assert_eq!(all, [PAGE, PAGE, 2 * PAGE, 2 * PAGE]);
 }
 
-/// A segment is committed in part; one that its cookie tells, and that does not validate, is unknown.
+/// A segment is committed in part; one that is known by its cookie, and does not validate, is unknown.
 #[test]
 fn parts() {
     let row = &LAYOUTS[4];

@@ -80,7 +80,7 @@ fn found(world: &World) -> Option<Found> {
     find(&Space::new(world.ranges.clone(), &world.memory), &Taken::default())
 }
 
-/// Slots in use are objects, but for one that holds a group; what is free and what is mapped is told.
+/// Slots in use are objects, but for one that holds a group; what is free and what is mapped is reported.
 #[test]
 fn groups_and_slots() {
     for shift in [0, 8] {

@@ -1,11 +1,10 @@
 //! How the parts of an inquiry are begun: observations of processes that may end meanwhile, and that no profile may match.
 
-use std::{io, path::Path};
+use std::io;
 
 use drainprof_profile::{Kind, Level};
 use drainprof_report::Report;
 
-use super::trial::Trial;
 use crate::{
     Observation, ObserveError,
     observation::{Options, Step},
@@ -36,18 +35,6 @@ pub(super) fn at(options: &Options, level: Level) -> Options {
     let mut options = options.clone();
     options.observer.level = Some(level);
     options
-}
-
-/// Drafts a profile for the first of the processes.
-pub(super) fn tried(
-    pids: &[u32],
-    probes: &Options,
-    directory: &Path,
-) -> Result<(Trial, Options), String> {
-    let first = pids.first().copied().unwrap_or_default();
-    let trial = Trial::begin(first, directory)?;
-    let options = Options { symbols: None, ..trial.options(probes, None)? };
-    Ok((trial, options))
 }
 
 /// Places probes in all processes that a profile matches; `None` where there is none.

@@ -159,8 +159,8 @@ fn stripped_and_debug_files() {
     assert!(refused.debug_tried().iter().any(|tried| tried.contains("checksum")));
 }
 
-/// A debug file that another user has laid beside the object, or in a directory where anybody may, says nothing: with its
-/// symbols he would choose where probes go.
+/// A debug file of another user, beside the object or in a directory that any user may write to, is not used: its symbols
+/// would choose where probes go.
 #[test]
 fn debug_files_of_others() {
     const STRANGER: Option<u32> = Some(4242);
@@ -188,7 +188,7 @@ fn debug_files_of_others() {
     assert!(is_taken());
     chown(&by_id, STRANGER, None).unwrap();
     refused("belongs to user 4242");
-    // The directory's owner has named it; anybody's directory names nobody.
+    // The directory's owner has named it; a directory that any user may write to names no owner.
     chown(&extra, STRANGER, None).unwrap();
     assert!(is_taken());
     mode(&extra, 0o1777);

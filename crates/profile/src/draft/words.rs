@@ -1,5 +1,7 @@
 //! What a function's name says that it does.
 
+use std::sync::LazyLock;
+
 /// What a function does, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Deed {
@@ -67,22 +69,44 @@ pub(super) struct Reading {
     pub(super) extra: Option<String>,
 }
 
+/// What a name contains that may mean something to a draft, in lower case, by the first letter. A large program has hundreds
+/// of thousands of names: each is read once, not once for each word.
+static BY_LETTER: LazyLock<[Vec<&[u8]>; LETTERS]> = LazyLock::new(|| {
+    let deeds = DEEDS.iter().flat_map(|(_, words)| words.iter());
+    let mut by_letter = [const { Vec::new() }; LETTERS];
+    for word in ["free"].iter().chain(ALLOCS).chain(deeds).chain(GRANULES) {
+        if let Some(words) = letter(word.as_bytes()[0]).and_then(|at| by_letter.get_mut(at)) {
+            words.push(word.as_bytes());
+        }
+    }
+    by_letter
+});
+/// Letters of English.
+const LETTERS: usize = 26;
+
+/// The number of a letter, large or small.
+fn letter(byte: u8) -> Option<usize> {
+    byte.to_ascii_lowercase().checked_sub(b'a').map(usize::from).filter(|at| *at < LETTERS)
+}
+
 /// Whether a symbol's name may mean something to a draft: what is not is never demangled.
 #[must_use]
 pub fn is_interesting(name: &[u8]) -> bool {
-    let known = |word: &[u8]| {
-        name.len() <= 8 * MAX_NAME
-            && name.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
+    if name.starts_with(b"_Z") && name.ends_with(b"Ev") {
+        return true;
+    }
+    if name.len() > 8 * MAX_NAME {
+        return false;
+    }
+    let begins = |at: usize, word: &[u8]| {
+        name[at..].get(..word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word))
     };
-    ["alloc", "free"].iter().any(|word| known(word.as_bytes()))
-        || DEEDS.iter().any(|(_, words)| words.iter().any(|word| known(word.as_bytes())))
-        || GRANULES.iter().any(|word| known(word.as_bytes()))
+    let of = |byte: u8| letter(byte).map_or(&[][..], |at| &BY_LETTER[at][..]);
+    let has_word = (0..name.len()).any(|at| of(name[at]).iter().any(|word| begins(at, word)));
+    let structors: [&[u8]; 4] = [b"C1E", b"C2E", b"D1E", b"D2E"];
+    has_word
         || name.starts_with(b"_Z")
-            && (name.ends_with(b"Ev")
-                || known(b"C1E")
-                || known(b"C2E")
-                || known(b"D1E")
-                || known(b"D2E"))
+            && (0..name.len()).any(|at| structors.iter().any(|word| begins(at, word)))
 }
 
 /// Whether a name as people write it says what a function does.
@@ -340,6 +364,14 @@ mod tests {
         }
         assert!(!is_interesting(b"memcpy"));
         assert!(!is_interesting(b"main"));
+        // Each word counts, wherever it is and however it is written.
+        let words = DEEDS.iter().flat_map(|(_, words)| words.iter()).chain(GRANULES);
+        for word in words.chain(ALLOCS.iter()).chain(&["free"]) {
+            for name in [(*word).to_owned(), format!("_x{}", word.to_uppercase())] {
+                assert!(is_interesting(name.as_bytes()), "{name}");
+                assert!(!is_interesting(&[b"_", &name.as_bytes()[..2]].concat()), "{name}");
+            }
+        }
     }
 
     /// Hostile names are bounded and harm nobody.

@@ -1,6 +1,6 @@
 //! The arenas that pages are from.
 
-use super::super::{Area, Page, SLICE, is_mapped};
+use super::super::{Area, Page, SLICE};
 use crate::space::{PAGE, Space, word_of};
 
 /// Slices of an arena.
@@ -97,7 +97,7 @@ fn header(space: &Space<'_>, base: u64, layout: &Layout) -> Option<(u64, u64, Ve
         && (at..base + own * SLICE).contains(&free)
         && (free..base + own * SLICE).contains(&next)
         && free.is_multiple_of(CHUNK)
-        && is_mapped(space, base, end);
+        && space.is_anonymous(base, end);
     // The bits are what lies behind the header, to the next bitmap.
     let chunks = slices.div_ceil(CHUNK_BITS);
     let header = next.checked_sub(free)?.checked_sub(chunks * CHUNK)?;

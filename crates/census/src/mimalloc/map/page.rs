@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Page, SLICE, is_list, is_mapped,
+        Page, SLICE, is_list,
         lists::{Blocks, Place},
     },
     Listed, arena,
@@ -145,7 +145,7 @@ pub(super) fn page(
         && (listed.count >= slices || listed.count >= MAX_RUN || listed.count + 1 == slices)
         && is_list(freed, start, end)
         && (word(layout.thread)? <= THREAD_FLAGS || freed & OWNED != 0)
-        && is_mapped(space, origin.start, origin.end);
+        && space.is_anonymous(origin.start, origin.end);
     let (address, bytes) = (origin.start, origin.end - origin.start);
     let place = |at: usize, bits| Place::new(listed.description.saturating_add(at as u64), bits);
     let places = [

@@ -7,6 +7,7 @@ use super::{
     },
     *,
 };
+use crate::space::RangeKind;
 
 const DATA: u64 = 0x1000_0000;
 const TABLE: u64 = 0x3000_0000;
