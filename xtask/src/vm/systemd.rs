@@ -147,6 +147,9 @@ fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
     ] {
         fs::copy(root.join(from), content.join(to)).with_context(|| format!("copy {from}"))?;
     }
+    if !args.tests.is_empty() {
+        fs::write(content.join("tests"), args.tests.join("\n")).context("write the steps")?;
+    }
     let payload = directory.join("payload.tar");
     let mut tar = Command::new("tar");
     tar.arg("--create").arg("--file").arg(&payload).arg("--directory").arg(&content).arg(".");
