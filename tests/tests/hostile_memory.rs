@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use drainprof_tests::{
     attack::{counts_another, hostile_heap},
     environment::{self, requires_root, skip},
-    gaps::Gaps,
+    gaps::{Gaps, gap},
     groups::Limited,
     node::{Daemon, alone, configure, target},
     process::Process,
@@ -16,8 +16,6 @@ use serde_json::Value;
 
 /// What the daemon may have: half of what its unit allows.
 const LIMIT: u64 = 256 << 20;
-/// Longest time without a new state, milliseconds.
-const GAP: u64 = 2_000;
 /// Honest heaps; each has 50 MB.
 const HONEST: usize = 4;
 /// Censuses of all of them, one after the other, as fast as they come.
@@ -93,7 +91,7 @@ fn below_its_limit() -> Result<()> {
     };
     assert!(unknown(&hostile[1])? >= 2 << 20, "a broken chain is unknown");
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     let (peak, kills) = (group.peak()?, group.kills()?);
     println!("hostile_memory: peak {} MiB of {}, gap {longest} ms", peak >> 20, LIMIT >> 20);
     assert!(peak < LIMIT && kills == 0, "{peak} bytes, {kills} killed");

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 use drainprof_tests::{
-    environment::{requires_root, skip},
-    gaps::Gaps,
+    environment::{patience, requires_root, skip},
+    gaps::{Gaps, gap},
     node::{Daemon, alone, sum},
     target::Target,
     tracer::Tracer,
@@ -18,8 +18,6 @@ use serde_json::Value;
 
 /// Longest time for what must not wait.
 const PROMPT: Duration = Duration::from_secs(15);
-/// Longest time without a new state, in milliseconds.
-const GAP: u64 = 2_000;
 /// Heaps are read often.
 const OFTEN: &str = "census.budget = \"10%\"\ncensus.interval = \"1s\"\nselect.unmatched = true";
 
@@ -60,10 +58,10 @@ fn heap_that_comes_and_goes() -> Result<()> {
     let stuck = threads_waiting_for_pages(daemon.pid())?;
     assert!((1..=4).contains(&stuck), "{stuck} threads hang");
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     let began = Instant::now();
     daemon.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < patience(PROMPT), "{:?} to end", began.elapsed());
     target.kill()?;
     Ok(())
 }
@@ -96,7 +94,7 @@ fn code_that_hangs() -> Result<()> {
     let began = Instant::now();
     tracer.interrupt()?;
     let outcome = tracer.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < patience(PROMPT), "{:?} to end", began.elapsed());
     let granules = &outcome.report()["targets"][0]["allocators"][0]["granules"];
     assert_eq!(granules["closed"], 99, "{granules}");
     target.kill()?;

@@ -10,8 +10,8 @@ use std::{
 use anyhow::Result;
 use drainprof_tests::{
     attack::counts_another,
-    environment::{deadline, requires_root, skip},
-    gaps::Gaps,
+    environment::{deadline, patience, requires_root, skip},
+    gaps::{Gaps, gap},
     node::{Daemon, alone, sum},
     silent::Silent,
     target::Target,
@@ -22,8 +22,6 @@ use serde_json::Value;
 
 /// Longest time for what must not wait.
 const PROMPT: Duration = Duration::from_secs(15);
-/// Longest time without a new state.
-const GAP: u64 = 2_000;
 /// Everything that the daemon reads is read often.
 const OFTEN: &str = "daemon.pss_budget = \"10%\"\ncensus.budget = \"10%\"\ncensus.interval = \"1s\"\n\
                      select.unmatched = true";
@@ -70,15 +68,15 @@ fn goes_on(mode: &str) -> Result<()> {
     }
     assert_eq!(daemon.get("/healthz")?.0, 200);
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
 
     // It ends, and comes up again, while the attack goes on.
     let began = Instant::now();
     daemon.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < patience(PROMPT), "{:?} to end", began.elapsed());
     let began = Instant::now();
     let daemon = Daemon::start(&["arena"], OFTEN)?;
-    assert!(began.elapsed() < PROMPT, "{:?} to begin", began.elapsed());
+    assert!(began.elapsed() < patience(PROMPT), "{:?} to begin", began.elapsed());
     let gaps = Gaps::of(&daemon);
     let state = daemon.until("it is named again", |state| names(state, pid))?;
     assert_eq!(state["ready"], true);
@@ -87,7 +85,7 @@ fn goes_on(mode: &str) -> Result<()> {
     hostile.end()?;
     daemon.until("nobody hangs", |state| !names(state, pid))?;
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     daemon.finish()?;
     Ok(())
 }
@@ -123,10 +121,10 @@ fn twenty_processes() -> Result<()> {
         let stuck = threads_in_state(daemon.pid(), 'D')?;
         assert!(stuck <= 8, "{stuck} threads hang");
         let longest = gaps.longest()?;
-        assert!(longest < GAP, "{mode}: no new state for {longest} ms");
+        assert!(longest < gap(), "{mode}: no new state for {longest} ms");
         let began = Instant::now();
         daemon.finish()?;
-        assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+        assert!(began.elapsed() < patience(PROMPT), "{:?} to end", began.elapsed());
         hostile.end()?;
     }
     Ok(())
@@ -167,10 +165,10 @@ fn labels_that_hang() -> Result<()> {
     assert_eq!((drained(&state), &state["complete"]), (99, &Value::Bool(true)));
     counts_another(&daemon, 300)?;
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     let began = Instant::now();
     daemon.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < patience(PROMPT), "{:?} to end", began.elapsed());
     target.kill()?;
 
     let mut target = Target::start("hung_labels", &["mode=missing", "stops=1"])?;
@@ -180,7 +178,7 @@ fn labels_that_hang() -> Result<()> {
     let began = Instant::now();
     tracer.interrupt()?;
     let outcome = tracer.finish()?;
-    assert!(began.elapsed() < PROMPT.min(deadline()), "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < patience(PROMPT).min(deadline()), "{:?} to end", began.elapsed());
     let granules = &outcome.report()["targets"][0]["allocators"][0]["granules"];
     assert_eq!(granules["closed"], 99, "{granules}");
     target.kill()?;
