@@ -19,9 +19,9 @@ check() {
 # Shows a command, then runs it.
 show() { echo "\$ $*"; "$@"; }
 
-# Repeats a command until it succeeds, for at most two minutes: on an emulated machine each try takes seconds.
+# Repeats a command until it succeeds, for at most five minutes: on an emulated machine each try takes seconds.
 until_true() {
-    deadline=$(($(date +%s) + 120))
+    deadline=$(($(date +%s) + 300))
     while [ "$(date +%s)" -lt $deadline ]; do
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 1
