@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    environment::{self, deadline, skip},
+    environment::{self, deadline, patience, skip},
     node::{Daemon, sum},
     process::Process,
     target::Target,
@@ -18,9 +18,10 @@ use crate::{
 };
 
 /// Longest time for what must not wait.
-pub const PROMPT: Duration = Duration::from_secs(15);
-/// Longest time without a new state, and for a fork, in milliseconds.
-pub const GAP: u64 = 2_000;
+#[must_use]
+pub fn prompt() -> Duration {
+    patience(Duration::from_secs(15))
+}
 
 /// A heap that is made to cost its reader: `extents`, `chain`.
 pub fn hostile_heap(kind: &str) -> Result<Process> {
@@ -84,7 +85,7 @@ pub fn attach_ends(mode: &str, level: &str) -> Result<()> {
     let began = Instant::now();
     tracer.interrupt()?;
     let outcome = tracer.finish()?;
-    ensure!(began.elapsed() < PROMPT.min(deadline()), "{:?} to end", began.elapsed());
+    ensure!(began.elapsed() < prompt().min(deadline()), "{:?} to end", began.elapsed());
     let granules = &outcome.report()["targets"][0]["allocators"][0]["granules"];
     ensure!(granules["closed"] == 99, "{granules}");
     target.kill()?;

@@ -24,11 +24,21 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+/// How long one wait may take, where nothing else is said.
+const DEADLINE: Duration = Duration::from_secs(120);
+
 /// How long one wait may take.
 #[must_use]
 pub fn deadline() -> Duration {
     let seconds = env::var("DRAINPROF_TEST_DEADLINE").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(120))
+    seconds.map_or(DEADLINE, Duration::from_secs)
+}
+
+/// How long something may take that must not wait: so long, and longer on a machine that is given longer deadlines, since
+/// it is emulated.
+#[must_use]
+pub fn patience(limit: Duration) -> Duration {
+    limit * (deadline().as_secs() / DEADLINE.as_secs()).clamp(1, 10) as u32
 }
 
 /// The seed of a chaotic target as `seed=…`: another one in each run, printed so that a failure can be repeated.

@@ -15,10 +15,19 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::node::{Daemon, get};
+use crate::{
+    environment::patience,
+    node::{Daemon, get},
+};
 
 /// Between two readings of the state, and two forks.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest time without a new state, and for a fork, in milliseconds.
+#[must_use]
+pub fn gap() -> u64 {
+    patience(Duration::from_secs(2)).as_millis() as u64
+}
 
 /// Watches for how long a daemon makes no new state.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Processes that hang in the kernel with a lock of theirs.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
@@ -9,6 +9,9 @@ use crate::{
     environment::{self, skip},
     process::Process,
 };
+
+/// After this they end by themselves, whatever becomes of the test.
+const AT_MOST: Duration = Duration::from_secs(120);
 
 /// Children that hang in the kernel while it holds a lock of theirs. They go on when this is dropped.
 #[derive(Debug)]
@@ -38,7 +41,9 @@ impl Silent {
         fs::create_dir(&at)?;
         fs::set_permissions(&at, fs::Permissions::from_mode(0o777))?;
         let mut command = Command::new(environment::target("silent")?);
-        command.arg(format!("mode={mode}")).arg(format!("count={count}"));
+        let seconds = environment::patience(AT_MOST).as_secs();
+        command.args([format!("mode={mode}"), format!("count={count}")]);
+        command.arg(format!("at_most={seconds}"));
         command.arg(format!("at={}", at.display()));
         command.args(arguments);
         let mut server = Process::start("silent", command)?;

@@ -167,7 +167,7 @@ int main(int argc, char **argv) {
     const char *mode = option_text("mode", "exec");
     if (!strcmp(mode, "idle")) return pause();
     refuses_reads = !strcmp(mode, "fault");
-    alarm(option("seconds", 120)); /* nobody may be left that hangs */
+    alarm(option("seconds", option("at_most", 120))); /* nobody may be left that hangs */
     unsigned count = option("count", 1);
     const char *place = option_text("at", "/mnt");
     make_device(place);

@@ -11,10 +11,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use drainprof_probe::bpf::can_check;
 use drainprof_tests::{
-    attack::{GAP, PROMPT, closed, counted},
-    environment::{self, deadline, requires_root},
-    gaps::{Forks, Gaps},
+    attack::{closed, counted, prompt},
+    environment::{self, deadline, patience, requires_root},
+    gaps::{Forks, Gaps, gap},
     node::{Daemon, alone, own_programs, target},
     silent::Silent,
     target::Target,
@@ -23,6 +24,9 @@ use drainprof_tests::{
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// So long a process forks that holds its own lock.
+const FORKS: Duration = Duration::from_secs(40);
 
 /// A program of its own, that nobody maps who is not meant to.
 struct Copy {
@@ -94,7 +98,11 @@ fn is_put_off(mode: &str) -> Result<()> {
     daemon.attached(&[early.pid()])?;
     let (gaps, forking) = (Gaps::of(&daemon), Forks::begin());
     // Whatever other tracers there are, one that forks does not stop the machine for long.
-    let arguments = if mode == "fork" { ["seconds=40".to_owned()] } else { maps(&program) };
+    let arguments = if mode == "fork" {
+        [format!("seconds={}", patience(FORKS).as_secs())]
+    } else {
+        maps(&program)
+    };
     let Some(hostile) = Silent::start_with(mode, 1, &arguments)? else { return Ok(()) };
     let pid = hostile.pids[0];
     if mode == "fork" {
@@ -130,7 +138,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     let number = late.pid().to_string();
     let outcome = tracer::run_to_end(&["attach", "-p", &number, "--profile", &profile])?;
     ensure!(outcome.talk().contains(&format!("process {pid} ")), "{}", outcome.talk());
-    ensure!(began.elapsed() < PROMPT, "{:?} for an attach", began.elapsed());
+    ensure!(began.elapsed() < prompt(), "{:?} for an attach", began.elapsed());
 
     // So does a window.
     let body = format!("{{\"pid\":{},\"seconds\":1}}", late.pid());
@@ -142,8 +150,8 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(why.contains(&format!("process {pid} ")), "{window}");
 
     let (longest, fork) = (gaps.longest()?, forking.longest()?);
-    ensure!(longest < GAP, "no new state for {longest} ms");
-    ensure!(fork < Duration::from_millis(GAP), "a fork took {fork:?}");
+    ensure!(longest < gap(), "no new state for {longest} ms");
+    ensure!(fork < Duration::from_millis(gap()), "a fork took {fork:?}");
     // When it is over, all is as if nothing had been.
     hostile.end()?;
     daemon.attached(&[late.pid()])?;
@@ -154,8 +162,16 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(closed(&state) == before + 80, "{} of {}", closed(&state), before + 80);
     let began = Instant::now();
     daemon.finish()?;
-    ensure!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    ensure!(began.elapsed() < prompt(), "{:?} to end", began.elapsed());
     Ok(())
+}
+
+/// Locks can be read on this kernel: else drainprof would wait for them, and the other tests with it.
+#[test]
+fn locks_can_be_read() {
+    if requires_root() {
+        assert!(can_check());
+    }
 }
 
 /// The lock is held for writing: whoever reads the process's mappings waits, too.
@@ -196,7 +212,7 @@ fn stays_until_it_can_go() -> Result<()> {
     tracer.process().expect_err_containing(&format!("process {} ", hostile.pids[0]))?;
     ensure!(tracer.process().is_running()?, "it has left its probes to the kernel");
     let fork = forking.longest()?;
-    ensure!(fork < Duration::from_millis(GAP), "a fork took {fork:?}");
+    ensure!(fork < Duration::from_millis(gap()), "a fork took {fork:?}");
     hostile.end()?;
     let outcome = tracer.finish()?;
     let closes = &outcome.report()["targets"][0]["allocators"][0]["granules"]["closed"];
@@ -222,11 +238,11 @@ fn the_daemon_waits() -> Result<()> {
     daemon.process().expect_err_containing(&format!("probes stay in place: {holder}"))?;
     ensure!(daemon.process().is_running()?, "it has left its probes to the kernel");
     let fork = forking.longest()?;
-    ensure!(fork < Duration::from_millis(GAP), "a fork took {fork:?}");
+    ensure!(fork < Duration::from_millis(gap()), "a fork took {fork:?}");
     hostile.end()?;
     let began = Instant::now();
     daemon.finish()?;
-    ensure!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    ensure!(began.elapsed() < prompt(), "{:?} to end", began.elapsed());
     target.kill()
 }
 
@@ -243,7 +259,7 @@ fn commands_on_it_end() -> Result<()> {
         for command in [&["why", "-d", "1s"][..], &["attach", "-d", "1s"], &["census"]] {
             let began = Instant::now();
             let outcome = tracer::run_to_end(&[command, &["-p", &pid]].concat())?;
-            ensure!(began.elapsed() < PROMPT, "{mode}: {:?} for {command:?}", began.elapsed());
+            ensure!(began.elapsed() < prompt(), "{mode}: {:?} for {command:?}", began.elapsed());
             ensure!(outcome.code.is_some(), "{mode} {command:?}: {}", outcome.talk());
         }
         hostile.end()?;

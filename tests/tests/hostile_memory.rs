@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use drainprof_tests::{
-    attack::{GAP, counts_another, hostile_heap},
+    attack::{counts_another, hostile_heap},
     environment::{self, requires_root, skip},
-    gaps::Gaps,
+    gaps::{Gaps, gap},
     groups::Limited,
     node::{Daemon, alone, configure, target},
     process::Process,
@@ -91,7 +91,7 @@ fn below_its_limit() -> Result<()> {
     };
     assert!(unknown(&hostile[1])? >= 2 << 20, "a broken chain is unknown");
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     let (peak, kills) = (group.peak()?, group.kills()?);
     println!("hostile_memory: peak {} MiB of {}, gap {longest} ms", peak >> 20, LIMIT >> 20);
     assert!(peak < LIMIT && kills == 0, "{peak} bytes, {kills} killed");

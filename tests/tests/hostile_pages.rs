@@ -4,9 +4,9 @@ use std::{fs, time::Instant};
 
 use anyhow::Result;
 use drainprof_tests::{
-    attack::{GAP, PROMPT, attach_ends, counts_another, has_pager, names},
+    attack::{attach_ends, counts_another, has_pager, names, prompt},
     environment::requires_root,
-    gaps::Gaps,
+    gaps::{Gaps, gap},
     node::{Daemon, alone},
     target::Target,
 };
@@ -32,10 +32,10 @@ fn heap_that_comes_and_goes() -> Result<()> {
     let stuck = threads_waiting_for_pages(daemon.pid())?;
     assert!((1..=4).contains(&stuck), "{stuck} threads hang");
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     let began = Instant::now();
     daemon.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < prompt(), "{:?} to end", began.elapsed());
     target.kill()?;
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::{fs, time::Instant};
 
 use anyhow::Result;
 use drainprof_tests::{
-    attack::{GAP, PROMPT, attach_ends, counts_another, has_pager, names},
+    attack::{attach_ends, counts_another, has_pager, names, prompt},
     environment::requires_root,
-    gaps::Gaps,
+    gaps::{Gaps, gap},
     node::{Daemon, alone, sum},
     silent::Silent,
     target::Target,
@@ -54,15 +54,15 @@ fn goes_on(mode: &str) -> Result<()> {
     }
     assert_eq!(daemon.get("/healthz")?.0, 200);
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
 
     // It ends, and comes up again, while the attack goes on.
     let began = Instant::now();
     daemon.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < prompt(), "{:?} to end", began.elapsed());
     let began = Instant::now();
     let daemon = Daemon::start(&["arena"], OFTEN)?;
-    assert!(began.elapsed() < PROMPT, "{:?} to begin", began.elapsed());
+    assert!(began.elapsed() < prompt(), "{:?} to begin", began.elapsed());
     let gaps = Gaps::of(&daemon);
     let state = daemon.until("it is named again", |state| names(state, pid))?;
     assert_eq!(state["ready"], true);
@@ -71,7 +71,7 @@ fn goes_on(mode: &str) -> Result<()> {
     hostile.end()?;
     daemon.until("nobody hangs", |state| !names(state, pid))?;
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     daemon.finish()?;
     Ok(())
 }
@@ -107,10 +107,10 @@ fn twenty_processes() -> Result<()> {
         let stuck = threads_in_state(daemon.pid(), 'D')?;
         assert!(stuck <= 8, "{stuck} threads hang");
         let longest = gaps.longest()?;
-        assert!(longest < GAP, "{mode}: no new state for {longest} ms");
+        assert!(longest < gap(), "{mode}: no new state for {longest} ms");
         let began = Instant::now();
         daemon.finish()?;
-        assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+        assert!(began.elapsed() < prompt(), "{:?} to end", began.elapsed());
         hostile.end()?;
     }
     Ok(())
@@ -147,10 +147,10 @@ fn labels_that_hang() -> Result<()> {
     assert_eq!((drained(&state), &state["complete"]), (99, &Value::Bool(true)));
     counts_another(&daemon, 300)?;
     let longest = gaps.longest()?;
-    assert!(longest < GAP, "no new state for {longest} ms");
+    assert!(longest < gap(), "no new state for {longest} ms");
     let began = Instant::now();
     daemon.finish()?;
-    assert!(began.elapsed() < PROMPT, "{:?} to end", began.elapsed());
+    assert!(began.elapsed() < prompt(), "{:?} to end", began.elapsed());
     target.kill()?;
     attach_ends("missing", "objects")
 }

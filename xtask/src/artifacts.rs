@@ -69,13 +69,13 @@ pub(crate) struct Tests {
     pub(crate) drainprof: PathBuf,
 }
 
-/// Builds drainprof and all test binaries, or only the privileged one called `only`, in one profile.
-pub(crate) fn tests(root: &Path, only: Option<&str>) -> Result<Tests> {
+/// Builds drainprof and all test binaries, or only the privileged ones of these names, in one profile.
+pub(crate) fn tests(root: &Path, only: &[&str]) -> Result<Tests> {
     let mut command = work::cargo(root);
     command.arg("build").args(HOST).args(["--bin", DRAINPROF]);
     match only {
-        Some(name) => command.args(["--test", name]),
-        None => command.arg("--tests"),
+        [] => command.arg("--tests"),
+        names => command.args(names.iter().flat_map(|&name| ["--test", name])),
     };
     let (mut tests, mut drainprof) = (Tests::default(), None);
     for message in build("build the tests", &mut command)? {

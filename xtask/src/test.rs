@@ -120,7 +120,7 @@ fn all(args: &Args) -> Result<Tally> {
     }
     let chosen = Choice::of(&root, args.filter.as_deref())?;
     work::step("test: build drainprof, the test targets and all tests");
-    let tests = artifacts::tests(&root, chosen.binary.as_deref())?;
+    let tests = artifacts::tests(&root, chosen.binary.as_deref().as_slice())?;
     let mut tally = if args.real_only { Tally::default() } else { unit(&tests, args, &chosen)? };
     if args.unprivileged {
         return Ok(tally);

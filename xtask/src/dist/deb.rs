@@ -105,7 +105,8 @@ fn finish(
     write(&stage.join("DEBIAN/md5sums"), sums.as_bytes())?;
     let path = directory.join(format!("{name}_{version}_{ARCHITECTURE}.deb"));
     let mut dpkg = Command::new("dpkg-deb");
-    dpkg.args(["--root-owner-group", "--threads-max=1", "-Zxz", "--build"]).arg(stage).arg(&path);
+    dpkg.args(["--root-owner-group", "--threads-max=1", &format!("-Z{}", release.compression)]);
+    dpkg.arg("--build").arg(stage).arg(&path);
     dpkg.env("SOURCE_DATE_EPOCH", &release.epoch).stdout(std::io::stderr());
     work::run("pack a .deb", "install dpkg-dev", &mut dpkg)?;
     Ok(path)

@@ -56,6 +56,8 @@ struct Release<'a> {
     revision: u32,
     /// Seconds since 1970: the time of all files.
     epoch: String,
+    /// What dpkg-deb compresses with.
+    compression: &'static str,
     /// The program as it was linked.
     drainprof: PathBuf,
 }
@@ -86,40 +88,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The packages of a binary that is there, without an image: Debian's package is the first.
-pub(crate) fn packages_of(
+/// Debian's package of a binary that is there, in an emptied directory: for a machine that installs it at once, so nothing
+/// is compressed.
+pub(crate) fn package_of(
     root: &Path,
     drainprof: &Path,
     revision: u32,
     directory: &Path,
-) -> Result<Vec<PathBuf>> {
+) -> Result<PathBuf> {
     packages::install(&PACKAGES, "to make packages")?;
-    let drainprof = Some(drainprof.to_owned());
-    pack(
-        root,
-        &Args { drainprof, revision, no_image: true, check: false, crates: false },
-        directory,
-    )
+    let metadata = artifacts::metadata(root)?;
+    let mut release = release(root, &metadata, Some(drainprof), revision)?;
+    release.compression = "none";
+    let stage = tree::stage(&release, &emptied(directory)?.join("stage/tree"))?;
+    deb::package(&release, &stage, directory)
 }
 
 /// Makes the packages in `directory`, which is emptied; their paths.
 fn pack(root: &Path, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
     let metadata = artifacts::metadata(root)?;
-    let package =
-        metadata.packages.iter().find(|package| package.name.as_str() == "drainprof-daemon");
-    let release = Release {
-        root,
-        version: package.context("the workspace has no drainprof-daemon")?.version.to_string(),
-        metadata: &metadata,
-        revision: args.revision,
-        epoch: epoch(root)?,
-        drainprof: match &args.drainprof {
-            Some(path) => {
-                path.canonicalize().with_context(|| format!("find {}", path.display()))?
-            }
-            None => build(root)?,
-        },
-    };
+    let release = release(root, &metadata, args.drainprof.as_deref(), args.revision)?;
     work::step(format!("dist: pack drainprof {}", release.debian_version()));
     let made = once(&release, args, directory)?;
     if args.check {
@@ -138,12 +126,41 @@ fn pack(root: &Path, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// Makes each package once.
-fn once(release: &Release<'_>, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
+/// What is packed: a binary that is there, or one that is built.
+fn release<'a>(
+    root: &'a Path,
+    metadata: &'a Metadata,
+    drainprof: Option<&Path>,
+    revision: u32,
+) -> Result<Release<'a>> {
+    let package =
+        metadata.packages.iter().find(|package| package.name.as_str() == "drainprof-daemon");
+    Ok(Release {
+        root,
+        version: package.context("the workspace has no drainprof-daemon")?.version.to_string(),
+        metadata,
+        revision,
+        epoch: epoch(root)?,
+        compression: "xz",
+        drainprof: match drainprof {
+            Some(path) => {
+                path.canonicalize().with_context(|| format!("find {}", path.display()))?
+            }
+            None => build(root)?,
+        },
+    })
+}
+
+fn emptied(directory: &Path) -> Result<&Path> {
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| format!("empty {}", directory.display()))?;
     }
-    let stage = tree::stage(release, &directory.join("stage/tree"))?;
+    Ok(directory)
+}
+
+/// Makes each package once.
+fn once(release: &Release<'_>, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
+    let stage = tree::stage(release, &emptied(directory)?.join("stage/tree"))?;
     let mut made = vec![
         deb::package(release, &stage, directory)?,
         deb::symbols(release, &stage, directory)?,

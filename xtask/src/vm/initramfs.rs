@@ -41,6 +41,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 pub(super) struct Job<'a> {
     pub(super) machine: &'a str,
     pub(super) runs: &'a [Run],
+    /// Modules of its kernel, which it loads first.
+    pub(super) modules: &'a [PathBuf],
     /// Variables for its tests; of two with one name the last wins.
     pub(super) environment: Vec<(&'a str, &'a str)>,
 }
@@ -95,6 +97,11 @@ pub(super) fn pack(
     for job in jobs {
         let path = opt.join("machines").join(job.machine);
         fs::write(&path, script(job)).with_context(|| format!("write {}", path.display()))?;
+        let modules = opt.join("modules").join(job.machine);
+        create(&modules)?;
+        for module in job.modules {
+            copy(module, &modules.join(module.file_name().context("a module has no name")?))?;
+        }
     }
     for (name, text) in [("passwd", "root:x:0:0:root:/root:/bin/sh\n"), ("group", "root:x:0:\n")] {
         fs::write(tree.join("etc").join(name), text)
@@ -116,6 +123,7 @@ const INIT: &str = "#!/bin/busybox sh\n\
     mount -t sysfs sysfs /sys\n\
     mount -t devtmpfs devtmpfs /dev 2>/dev/null\n\
     exec >/dev/ttyS0 2>&1\n\
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup\n\
     mount -t debugfs debugfs /sys/kernel/debug\n\
     preempt=$(sed 's/.*(\\(.*\\)).*/\\1/' /sys/kernel/debug/sched/preempt)\n\
     export DRAINPROF_TEST_PREEMPTION=${preempt:-unknown}\n\
@@ -138,6 +146,10 @@ const INIT: &str = "#!/bin/busybox sh\n\
 /// What a machine runs.
 fn script(job: &Job<'_>) -> String {
     let mut script = String::new();
+    for module in job.modules.iter().filter_map(|path| path.file_name()) {
+        let path = Path::new("/opt/modules").join(job.machine).join(module);
+        let _ = writeln!(script, "insmod {}", path.display());
+    }
     for (name, value) in ENVIRONMENT.iter().chain(&job.environment) {
         let _ = writeln!(script, "export {name}='{value}'");
     }
@@ -219,16 +231,18 @@ mod tests {
         }
     }
 
-    /// A machine's variables win over those of all; single tests are named exactly; a binary is packed once.
+    /// A machine loads its modules first; its variables win over those of all; single tests are named exactly; a binary is
+    /// packed once.
     #[test]
     fn scripts() {
         let (first, second) = ([run("a", &["x::y"]), run("b", &[])], [run("b", &["z"])]);
         let environment = vec![("DRAINPROF_SWEEP_CLOSES", "500")];
         let jobs = [
-            Job { machine: "7.2", runs: &first, environment },
-            Job { machine: "6.1", runs: &second, environment: Vec::new() },
+            Job { machine: "7.2", runs: &first, modules: &["kept/fuse.ko".into()], environment },
+            Job { machine: "6.1", runs: &second, modules: &[], environment: Vec::new() },
         ];
         let script = script(&jobs[0]);
+        assert!(script.starts_with("insmod /opt/modules/7.2/fuse.ko\n"), "{script}");
         assert!(script.rfind("CLOSES='500'") > script.find("CLOSES='2000'"), "{script}");
         assert!(script.contains("/opt/tests/a --test-threads=1 --nocapture --exact 'x::y' 2>&1"));
         assert!(script.contains("/opt/tests/b --test-threads=1 --nocapture 2>&1"), "{script}");

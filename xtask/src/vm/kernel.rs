@@ -39,6 +39,9 @@ const NEEDED: [&str; 6] = [
     "CONFIG_UPROBE_EVENTS=y",
 ];
 
+/// File systems that tests need, where a kernel has them as modules. Neither needs another module.
+const MODULES: [&str; 2] = ["kernel/fs/fuse/fuse.ko", "kernel/fs/overlayfs/overlay.ko"];
+
 /// With this the command line chooses the preemption model.
 pub(super) const PREEMPT_DYNAMIC: &str = "CONFIG_PREEMPT_DYNAMIC=y";
 
@@ -55,6 +58,8 @@ pub(super) struct Kernel {
     /// What `uname -r` prints.
     pub(super) release: String,
     config: String,
+    /// Those of `MODULES` that its packages hold.
+    pub(super) modules: Vec<PathBuf>,
     /// When the archive had no newer one.
     checked: SystemTime,
 }
@@ -70,6 +75,7 @@ impl Kernel {
         Ok(Self {
             release: read(&path)?,
             config: read(&directory.join("config"))?,
+            modules: kept_modules(&directory.join("modules"))?,
             checked: checked.with_context(|| format!("ask for the age of {}", path.display()))?,
             directory,
         })
@@ -93,6 +99,12 @@ impl Kernel {
         }
         bail!("{} lacks {}; choose another kernel", self.release, lacks.join(", "))
     }
+}
+
+/// Debian compresses the modules of some kernels.
+fn kept_modules(directory: &Path) -> Result<Vec<PathBuf>> {
+    let plain = work::files(directory, "ko")?;
+    Ok(plain.into_iter().chain(work::files(directory, "xz")?).collect())
 }
 
 fn version(release: &str) -> &str {
@@ -160,7 +172,7 @@ fn resolve(archive: &Archive, line: &Line) -> Result<String> {
 }
 
 /// The packages that hold a kernel and its configuration. Newer ones are split, and the image's package is empty; what
-/// else it depends on is the modules, which nothing here loads.
+/// else it depends on is the modules, of which no listed test needs one.
 fn parts(package: &str, depends: &[String]) -> Vec<String> {
     let release = package.trim_start_matches(IMAGE);
     let parts = ["linux-base-", "linux-binary-"].map(|part| format!("{part}{release}"));
@@ -181,6 +193,16 @@ fn keep(unpacked: &Path, release: &str, to: &Path) -> Result<()> {
             .find(|path| path.is_file())
             .with_context(|| format!("the packages of {release} hold no {what}"))?;
         fs::copy(&file, to.join(what)).with_context(|| format!("copy {}", file.display()))?;
+    }
+    let modules = emptied(&to.join("modules"))?;
+    for module in MODULES {
+        let places = ["lib", "usr/lib"].map(|place| format!("{place}/modules/{release}/{module}"));
+        let places = places.into_iter().flat_map(|place| [format!("{place}.xz"), place]);
+        for file in places.map(|place| unpacked.join(place)).filter(|path| path.is_file()) {
+            let name = file.file_name().context("a module has no name")?;
+            fs::copy(&file, modules.join(name))
+                .with_context(|| format!("copy {}", file.display()))?;
+        }
     }
     fs::write(to.join("release"), release).context("write down the kernel's release")
 }

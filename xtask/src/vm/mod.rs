@@ -16,7 +16,7 @@ mod qemu;
 mod session;
 mod systemd;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
     /// Instead of tests, install and run the package on Debian with its own systemd.
-    #[arg(long, conflicts_with = "tests")]
+    #[arg(long)]
     systemd: bool,
     /// With --systemd: package this drainprof instead of building one.
     #[arg(long, value_name = "FILE", requires = "systemd")]
@@ -67,7 +67,8 @@ pub(crate) struct Args {
     /// Show what tests print as they print it, of those that pass as well.
     #[arg(long, short)]
     verbose: bool,
-    /// Run these instead of what each machine's list names: `binary` or `binary::test`.
+    /// Run these instead of what each machine's list names: `binary` or `binary::test`. With --systemd: only these steps
+    /// of deploy/debian/check.sh, in this order; those after `install` need it, and those after `start` both.
     tests: Vec<String>,
 }
 
@@ -105,6 +106,16 @@ impl Args {
         }
     }
 
+    /// All tests, or only the binaries that are asked for, if each needs root.
+    fn built(&self, root: &Path) -> Result<Tests> {
+        let privileged = artifacts::privileged(root)?;
+        let names = self.tests.iter().map(|test| test.split("::").next().unwrap_or(test));
+        let names: BTreeSet<&str> = names.collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let are_known = names.iter().all(|name| privileged.iter().any(|known| known == name));
+        artifacts::tests(root, if are_known { &names } else { &[] })
+    }
+
     /// The machines that are wanted.
     fn machines(&self) -> Result<Vec<&'static Machine>> {
         let unknown = |wanted: &&String| !MACHINES.iter().any(|machine| machine.is_called(wanted));
@@ -125,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tally = if args.systemd {
         systemd::run(&root, args)
     } else {
-        artifacts::tests(&root, None).and_then(|built| matrix(&root, args, &built))
+        args.built(&root).and_then(|built| matrix(&root, args, &built))
     };
     let tally = tally.unwrap_or_else(|error| {
         eprintln!("xtask vm: {error:#}");
@@ -139,6 +150,7 @@ struct Ready {
     machine: &'static Machine,
     name: String,
     image: PathBuf,
+    modules: Vec<PathBuf>,
     runs: Vec<Run>,
 }
 
@@ -207,7 +219,8 @@ fn prepare(
     } else {
         lists::runs("the command line", &args.tests.join("\n"), &built.binaries)?
     };
-    Ok(Ready { machine, name: machine.name(kernel.version()), image: kernel.image(), runs })
+    let (name, modules) = (machine.name(kernel.version()), kernel.modules.clone());
+    Ok(Ready { machine, name, image: kernel.image(), modules, runs })
 }
 
 impl Ready {
@@ -217,6 +230,7 @@ impl Ready {
         initramfs::Job {
             machine: &self.name,
             runs: &self.runs,
+            modules: &self.modules,
             environment: self.machine.environment.iter().copied().chain(asked).collect(),
         }
     }

@@ -133,9 +133,10 @@ fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
         Some(path) => path.clone(),
         None => artifacts::drainprof_dev(root)?,
     };
-    for revision in [1, 2] {
-        let made = dist::packages_of(root, &drainprof, revision, &directory.join("packages"))?;
-        let deb = made.first().context("no package was made")?;
+    // The second one is there to upgrade to.
+    let upgrades = args.tests.is_empty() || args.tests.iter().any(|step| step == "upgrade");
+    for revision in 1..=1 + u32::from(upgrades) {
+        let deb = dist::package_of(root, &drainprof, revision, &directory.join("packages"))?;
         fs::copy(deb, content.join(format!("drainprof-{revision}.deb")))
             .context("copy a package")?;
     }
@@ -146,6 +147,9 @@ fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
         ("deploy/debian/check.sh", "check.sh"),
     ] {
         fs::copy(root.join(from), content.join(to)).with_context(|| format!("copy {from}"))?;
+    }
+    if !args.tests.is_empty() {
+        fs::write(content.join("tests"), args.tests.join("\n")).context("write the steps")?;
     }
     let payload = directory.join("payload.tar");
     let mut tar = Command::new("tar");

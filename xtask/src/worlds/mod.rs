@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// The quick cases with the drainprof of the tests, as CI runs them; what keeps them from running is a failure.
 pub(crate) fn quick(root: &Path) -> Tally {
     work::step("worlds: the quick cases");
-    let built = artifacts::tests(root, None);
+    let built = artifacts::tests(root, &[]);
     built.and_then(|built| all(root, &built.drainprof, &Args::default())).unwrap_or_else(|error| {
         eprintln!("xtask worlds: {error:#}");
         Tally::failure(format!("worlds: {error}"))
