@@ -7,7 +7,8 @@
  * of the file that it has written to: the kernel writes that one back, and waits. With `mode=fault` it reads a page of the
  * file that the server refuses once: the second time the kernel waits with the lock held for reading, and nobody who reads
  * likewise notices. With `mode=fork` it does the same as with `replace`, while another thread of it forks. With `map` it has
- * mapped that file for execution. The end of stdin ends the server, and so do `seconds`; with it ends all that waits.
+ * mapped that file for execution. The end of stdin ends the server, and so do `seconds` without a line from there; with it
+ * ends all that waits.
  *
  * Prints `SILENT <pid>` for each child that hangs, and then `READY <pid>`. No truths.
  */
@@ -189,6 +190,7 @@ int main(int argc, char **argv) {
         if (ready[1].revents) {
             char line[64];
             if (read(0, line, sizeof line) <= 0) return 0;
+            alarm(option("seconds", 120));
         }
         if (ready[0].revents) {
             ssize_t length = read(fuse, request, sizeof request);

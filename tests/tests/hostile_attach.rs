@@ -114,9 +114,9 @@ fn is_put_off(mode: &str) -> Result<()> {
     let early = program.start(70)?;
     daemon.attached(&[early.pid()])?;
     let (gaps, forking) = (Gaps::of(&daemon), Forks::begin());
-    // Whatever other tracers there are, one that forks does not stop the machine for long.
-    let more = if mode == "fork" { ["seconds=40".to_owned()] } else { maps(&program) };
-    let Some(hostile) = Silent::start_with(mode, 1, &more)? else { return Ok(()) };
+    // Whatever other tracers there are, one that forks does not stop the machine for long: it stays from one step to the next.
+    let more = if mode == "fork" { ["seconds=60".to_owned()] } else { maps(&program) };
+    let Some(mut hostile) = Silent::start_with(mode, 1, &more)? else { return Ok(()) };
     let pid = hostile.pids[0];
     if mode == "fork" {
         forks(pid)?;
@@ -126,6 +126,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     let mut late = program.start(80)?;
     let state = daemon.until("it is named", |state| names(state, pid))?;
     ensure!(state["probes_put_off"].as_u64() > Some(0), "{state}");
+    hostile.stay()?;
     let state = daemon.until("it has no probes", |state| {
         target(state, late.pid())
             .is_some_and(|one| one["findings"].to_string().contains("not_attached"))
@@ -136,6 +137,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     if mode != "fork" {
         counts_another(&daemon, 90)?;
     }
+    hostile.stay()?;
     // Probes that are to go stay.
     let mut early = early;
     early.go()?;
@@ -146,6 +148,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(daemon.open_metrics()?.contains("\ndrainprof_probes_put_off_total "), "no metric");
 
     // A command says who is in the way, and ends.
+    hostile.stay()?;
     let began = Instant::now();
     let profile = environment::profile("arena");
     let number = late.pid().to_string();
@@ -154,6 +157,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(began.elapsed() < PROMPT, "{:?} for an attach", began.elapsed());
 
     // So does a window.
+    hostile.stay()?;
     let body = format!("{{\"pid\":{},\"seconds\":1}}", late.pid());
     let (status, answer) = daemon.post("/api/v1/diagnose", &body)?;
     ensure!(status < 300, "{status} {answer}");
