@@ -79,6 +79,13 @@ impl Gaps {
     }
 }
 
+/// How often the first thread of a process, which is a daemon's loop, has waited for something.
+pub fn times_waited(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    Ok(line.context("voluntary_ctxt_switches")?.trim().parse()?)
+}
+
 /// For how long each thread of a process has waited for a processor, nanoseconds. Empty where the kernel does not count
 /// that.
 fn waits(pid: u32) -> BTreeMap<u32, u64> {
