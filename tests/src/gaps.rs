@@ -1,7 +1,8 @@
 //! For how long a daemon's loop, or each fork of the machine, stands still.
 
 use std::{
-    io,
+    collections::BTreeMap,
+    fs, io,
     os::unix::process::CommandExt as _,
     process::{Command, Stdio},
     sync::{
@@ -33,22 +34,41 @@ pub fn gap() -> u64 {
 #[derive(Debug)]
 pub struct Gaps {
     stop: Arc<AtomicBool>,
-    longest: JoinHandle<Result<u64>>,
+    longest: JoinHandle<Result<Longest>>,
+}
+
+/// The longest times without a new state, in milliseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Longest {
+    /// Without the time for which the loop and one of its readers waited for a processor: it depends on what else runs on
+    /// the machine.
+    pub own: u64,
+    /// With it.
+    pub whole: u64,
 }
 
 impl Gaps {
     /// Watches from now on.
     #[must_use]
     pub fn of(daemon: &Daemon) -> Self {
-        let (stop, port) = (Arc::new(AtomicBool::new(false)), daemon.port());
+        let (stop, port, pid) = (Arc::new(AtomicBool::new(false)), daemon.port(), daemon.pid());
         let stops = Arc::clone(&stop);
         let longest = thread::spawn(move || {
-            let (mut last, mut longest) = (None, 0);
+            let mut longest = Longest::default();
+            let mut last: Option<(u64, BTreeMap<u32, u64>)> = None;
             while !stops.load(Ordering::SeqCst) {
                 let (_, body) = get(port, "/api/v1/state")?;
                 let state: Value = serde_json::from_str(&body)?;
                 let made = state["unix_ms"].as_u64().context("a state has a time")?;
-                longest = longest.max(made - last.replace(made).unwrap_or(made));
+                if last.as_ref().is_none_or(|(before, _)| *before != made) {
+                    let waits = waits(pid);
+                    if let Some((before, earlier)) = last.replace((made, waits.clone())) {
+                        let whole = made.saturating_sub(before);
+                        let own = whole.saturating_sub(waited(pid, &earlier, &waits));
+                        longest.whole = longest.whole.max(whole);
+                        longest.own = longest.own.max(own);
+                    }
+                }
                 thread::sleep(PAUSE);
             }
             Ok(longest)
@@ -56,11 +76,46 @@ impl Gaps {
         Self { stop, longest }
     }
 
-    /// The longest time so far, in milliseconds.
+    /// The longest time so far, in milliseconds, without waits for a processor.
     pub fn longest(self) -> Result<u64> {
+        Ok(self.both()?.own)
+    }
+
+    /// The longest times so far.
+    pub fn both(self) -> Result<Longest> {
         self.stop.store(true, Ordering::SeqCst);
         self.longest.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?
     }
+}
+
+/// How often the first thread of a process, which is a daemon's loop, has waited for something.
+pub fn times_waited(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    Ok(line.context("voluntary_ctxt_switches")?.trim().parse()?)
+}
+
+/// For how long each thread of a process has waited for a processor, nanoseconds. Empty where the kernel does not count
+/// that.
+fn waits(pid: u32) -> BTreeMap<u32, u64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let wait = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
+        let waited = text.split(' ').nth(1)?.parse().ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, waited))
+    };
+    tasks.filter_map(wait).collect()
+}
+
+/// For how long the loop of a process, and the thread that it may have waited for, waited for a processor in between,
+/// milliseconds.
+fn waited(pid: u32, before: &BTreeMap<u32, u64>, now: &BTreeMap<u32, u64>) -> u64 {
+    let since = |thread: &u32| {
+        let earlier = before.get(thread).copied().unwrap_or_default();
+        now.get(thread).map_or(0, |now| now.saturating_sub(earlier))
+    };
+    let others = now.keys().filter(|thread| **thread != pid).map(since).max();
+    (since(&pid) + others.unwrap_or_default()) / 1_000_000
 }
 
 /// Forks again and again, and notes how long the longest took.

@@ -28,8 +28,8 @@ impl Silent {
         Self::start_with(mode, count, &[])
     }
 
-    /// As [`Silent::start`], with more arguments: `seconds=` after which they end by themselves, `map=` a file that they map
-    /// for execution.
+    /// As [`Silent::start`], with more arguments: `seconds=` after which they end by themselves, unless they are to stay,
+    /// `map=` a file that they map for execution.
     pub fn start_with(mode: &str, count: usize, arguments: &[String]) -> Result<Option<Self>> {
         if !fs::read_to_string("/proc/filesystems")?.contains("\tfuse\n") {
             skip("the kernel has no FUSE");
@@ -54,6 +54,15 @@ impl Silent {
         }
         server.expect_out("READY ")?;
         Ok(Some(Self { server, pids, _place: place }))
+    }
+
+    /// They go on hanging for as long again.
+    ///
+    /// # Errors
+    ///
+    /// They have ended by themselves.
+    pub fn stay(&mut self) -> Result<()> {
+        self.server.send_line("stay")
     }
 
     /// Ends the server, and with it all that waits.

@@ -7,7 +7,8 @@
  * of the file that it has written to: the kernel writes that one back, and waits. With `mode=fault` it reads a page of the
  * file that the server refuses once: the second time the kernel waits with the lock held for reading, and nobody who reads
  * likewise notices. With `mode=fork` it does the same as with `replace`, while another thread of it forks. With `map` it has
- * mapped that file for execution. The end of stdin ends the server, and so do `seconds`; with it ends all that waits.
+ * mapped that file for execution. The end of stdin ends the server, and so do `seconds` without a line from there; with it
+ * ends all that waits.
  *
  * Prints `SILENT <pid>` for each child that hangs, and then `READY <pid>`. No truths.
  */
@@ -22,6 +23,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
@@ -131,11 +133,15 @@ static void map_whole(const char *path) {
     close(file);
 }
 
+static bool has_forked;
+
 static void *forks(void *none) {
     for (;;) {
-        pid_t child = fork();
+        /* Its children's ends must not close the file, which would hang. */
+        pid_t child = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
         if (child == 0) _exit(0);
         if (child > 0) waitpid(child, NULL, 0);
+        __atomic_store_n(&has_forked, true, __ATOMIC_SEQ_CST);
     }
     return none;
 }
@@ -156,7 +162,12 @@ static void child(const char *mode, const char *path) {
     if (!strcmp(mode, "fault")) _exit(*(volatile char *)page);
     page[0] = 1;
     pthread_t thread;
-    if (!strcmp(mode, "fork") && pthread_create(&thread, NULL, forks, NULL)) fail("a thread");
+    if (!strcmp(mode, "fork")) {
+        if (madvise(page, PAGE, MADV_DONTFORK)) fail("madvise");
+        if (pthread_create(&thread, NULL, forks, NULL)) fail("a thread");
+        /* Its own memory is there then: else it would wait for the lock with that, and not fork at all. */
+        while (!__atomic_load_n(&has_forked, __ATOMIC_SEQ_CST)) sched_yield();
+    }
     mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     pause();
     _exit(0);
@@ -189,6 +200,7 @@ int main(int argc, char **argv) {
         if (ready[1].revents) {
             char line[64];
             if (read(0, line, sizeof line) <= 0) return 0;
+            alarm(option("seconds", option("at_most", 120)));
         }
         if (ready[0].revents) {
             ssize_t length = read(fuse, request, sizeof request);

@@ -25,8 +25,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// So long a process forks that holds its own lock.
-const FORKS: Duration = Duration::from_secs(40);
+/// So long a process forks that holds its own lock, unless it is to stay.
+const FORKS: Duration = Duration::from_secs(60);
 
 /// A program of its own, that nobody maps who is not meant to.
 struct Copy {
@@ -97,13 +97,14 @@ fn is_put_off(mode: &str) -> Result<()> {
     let early = program.start(70)?;
     daemon.attached(&[early.pid()])?;
     let (gaps, forking) = (Gaps::of(&daemon), Forks::begin());
-    // Whatever other tracers there are, one that forks does not stop the machine for long.
+    // Whatever other tracers there are, one that forks does not stop the machine for long: it stays
+    // from one step to the next.
     let arguments = if mode == "fork" {
         [format!("seconds={}", patience(FORKS).as_secs())]
     } else {
         maps(&program)
     };
-    let Some(hostile) = Silent::start_with(mode, 1, &arguments)? else { return Ok(()) };
+    let Some(mut hostile) = Silent::start_with(mode, 1, &arguments)? else { return Ok(()) };
     let pid = hostile.pids[0];
     if mode == "fork" {
         forks(pid)?;
@@ -113,6 +114,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     let mut late = program.start(80)?;
     let state = daemon.until("it is named", |state| names(state, pid))?;
     ensure!(state["probes_put_off"].as_u64() > Some(0), "{state}");
+    hostile.stay()?;
     let state = daemon.until("it has no probes", |state| {
         target(state, late.pid())
             .is_some_and(|one| one["findings"].to_string().contains("not_attached"))
@@ -123,6 +125,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     if mode != "fork" {
         counted(&daemon, 90)?;
     }
+    hostile.stay()?;
     // Probes that are to go stay.
     let mut early = early;
     early.go()?;
@@ -133,6 +136,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(daemon.open_metrics()?.contains("\ndrainprof_probes_put_off_total "), "no metric");
 
     // A command says who is in the way, and ends.
+    hostile.stay()?;
     let began = Instant::now();
     let profile = environment::profile("arena");
     let number = late.pid().to_string();
@@ -141,6 +145,7 @@ fn is_put_off(mode: &str) -> Result<()> {
     ensure!(began.elapsed() < prompt(), "{:?} for an attach", began.elapsed());
 
     // So does a window.
+    hostile.stay()?;
     let body = format!("{{\"pid\":{},\"seconds\":1}}", late.pid());
     let (status, answer) = daemon.post("/api/v1/diagnose", &body)?;
     ensure!(status < 300, "{status} {answer}");

@@ -9,21 +9,29 @@ use drainprof_common::{
 use drainprof_probe::bpf::Arming;
 use drainprof_process::{
     Process, ProcessError, Stuck, executed_image, printable,
-    readers::{ask, open},
+    readers::{ask, each, open},
 };
 use drainprof_profile::Finding;
 use drainprof_report::facts::{Began, Ended};
 
 use super::observer::{Ending, ObserveError, Observer, Target};
 
+/// Children that were opened together, by process.
+pub(super) type Children = BTreeMap<u32, Process>;
+
 /// How often a process is examined that executes programs while its probes are put in place.
 const MAX_LOOKS: u32 = 3;
 
 impl Observer {
     /// Takes notice of one event.
-    pub(super) fn notice(&mut self, kind: EventKind, event: &Event) -> Ending {
+    pub(super) fn notice(
+        &mut self,
+        kind: EventKind,
+        event: &Event,
+        children: &mut Children,
+    ) -> Ending {
         match kind {
-            EventKind::Fork => self.forked(event),
+            EventKind::Fork => self.forked(event, children),
             EventKind::Exec => self.executed(event),
             EventKind::Exit | EventKind::Close | EventKind::LateDrain | EventKind::PinFreed => {
                 Ending::Nothing
@@ -31,7 +39,7 @@ impl Observer {
         }
     }
 
-    fn forked(&mut self, event: &Event) -> Ending {
+    fn forked(&mut self, event: &Event, children: &mut Children) -> Ending {
         let parent = self.targets.iter().find(|target| target.target == event.target);
         let (comm, exe, allocators, not_measurable) = parent
             .map(|parent| {
@@ -39,7 +47,7 @@ impl Observer {
                 (comm.clone(), exe.clone(), allocators.clone(), not_measurable.clone())
             })
             .unwrap_or_default();
-        let process = self.opened(event.tgid);
+        let process = children.remove(&event.tgid).or_else(|| self.opened(event.tgid));
         let gone = process.is_none();
         let mut target = Target {
             comm: process.as_ref().map_or(comm, |process| process.comm.clone()),
@@ -245,6 +253,18 @@ impl Observer {
     }
 }
 
+/// Opens the children that events announce, all in one go: each of them alone would cost the loop a wait for a thread.
+/// Those of vfork have an image of their own, which is examined when it is their turn.
+pub(super) fn open_children(events: &[(EventKind, Event)]) -> Children {
+    let forks = events.iter().filter(|(kind, event)| *kind == EventKind::Fork && event.tid != 0);
+    let pids: Vec<(u32, ())> = forks.map(|(_, event)| (event.tgid, ())).collect();
+    if pids.len() < 2 {
+        return Children::new();
+    }
+    let opened = each(pids, |pid, ()| Process::open(pid));
+    opened.into_iter().filter_map(|(pid, found)| Some((pid, found.ok()?))).collect()
+}
+
 /// The target that an event begins. A process that is gone already has ended; its counts are in the maps.
 fn successor(event: &Event, process: Option<&Process>, began: Began) -> Target {
     Target {
@@ -262,5 +282,28 @@ fn successor(event: &Event, process: Option<&Process>, began: Began) -> Target {
         allocators: Vec::new(),
         not_measurable: BTreeMap::new(),
         findings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use drainprof_process::testing::Waiting;
+
+    use super::*;
+
+    /// Children that come together are opened together: all but those of vfork, and those that are gone.
+    #[test]
+    fn children_are_opened_together() {
+        let sleepers = [(); 3].map(|()| Waiting::start(Path::new("/bin/cat")));
+        let fork = |tgid, tid| (EventKind::Fork, Event { tgid, tid, ..Event::default() });
+        let [first, second, of_vfork] = sleepers.each_ref().map(Waiting::pid);
+        let gone = u32::MAX >> 1;
+        let events = [fork(first, 1), fork(second, 1), fork(of_vfork, 0), fork(gone, 1)];
+        let children = open_children(&events);
+        assert!(children.keys().copied().eq([first.min(second), first.max(second)]));
+        assert!(children.values().all(|child| child.comm == "cat"));
+        assert!(open_children(&events[..1]).is_empty(), "one alone waits no longer by itself");
     }
 }

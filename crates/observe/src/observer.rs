@@ -340,8 +340,9 @@ impl Observer {
     ) -> usize {
         self.examine_later();
         let events = self.session.drain_events(most);
+        let mut children = super::lifecycle::open_children(&events);
         for (kind, event) in &events {
-            let ending = self.notice(*kind, event);
+            let ending = self.notice(*kind, event, &mut children);
             if let Some(pins) = self.paths.as_mut().and_then(|paths| paths.pins.as_mut()) {
                 pins.hold_back(*kind, event);
             }

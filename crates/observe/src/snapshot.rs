@@ -15,7 +15,7 @@ use drainprof_common::{
 use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
 use drainprof_process::{
     PathEnd, Process, read_memory,
-    readers::{ask, each},
+    readers::{each, each_memory},
 };
 use drainprof_profile::Phase;
 use drainprof_report::facts::{
@@ -363,15 +363,16 @@ fn labels(granules: &[GranuleRecord], pids: &BTreeMap<u32, u32>) -> BTreeMap<(u3
             wanted.entry(*pid).or_default().insert(slot.label_at);
         }
     }
-    let mut labels = BTreeMap::new();
-    for (pid, addresses) in wanted {
-        let read = ask(pid, move || -> Vec<(u64, String)> {
-            addresses.into_iter().map(|address| (address, read_label(pid, address))).collect()
-        });
-        let read = read.unwrap_or_default();
-        labels.extend(read.into_iter().map(|(address, label)| ((pid, address), label)));
-    }
-    labels
+    let numbers: Vec<(u32, usize)> = wanted.keys().copied().zip(0..).collect();
+    let wanted: Vec<BTreeSet<u64>> = wanted.into_values().collect();
+    let read = each_memory(numbers, move |pid, at| -> Vec<(u64, String)> {
+        let addresses = wanted.get(at).into_iter().flatten();
+        addresses.map(|address| (*address, read_label(pid, *address))).collect()
+    });
+    let of_process = |(pid, labels): (u32, Vec<(u64, String)>)| {
+        labels.into_iter().map(move |(address, label)| ((pid, address), label))
+    };
+    read.into_iter().flat_map(of_process).collect()
 }
 
 /// A label from the target's memory; empty where it cannot be read.

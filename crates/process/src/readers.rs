@@ -14,7 +14,7 @@ pub use crate::guard::{Asked, start};
 use crate::{
     Process, ProcessError,
     guard::{self, Stuck, Unanswered},
-    silent,
+    silent::{self, Need},
 };
 
 /// Longest wait for one process: a little more than the time after which it is given up.
@@ -80,8 +80,9 @@ pub fn ask<T: Send + 'static>(
         return Err(silent);
     }
     let began = Instant::now();
-    let mut asked =
-        start(move || (!silent::is_suspect(pid)).then(|| guard::ask_process(pid, request)))?;
+    let mut asked = start(move || {
+        (!silent::is_suspect(pid, Need::Now)).then(|| guard::ask_process(pid, request))
+    })?;
     match asked.wait(patience()) {
         Ok(found) => found.ok_or(silent),
         Err(unanswered) => {
@@ -92,6 +93,12 @@ pub fn ask<T: Send + 'static>(
             })
         }
     }
+}
+
+/// Whether the memory of a process may be read on this reader thread: not where that might cost a thread that others need.
+#[must_use]
+pub fn may_read(pid: u32) -> bool {
+    !silent::is_suspect(pid, Need::CanWait)
 }
 
 /// Opens process `pid`, or says why it cannot be traced.
@@ -109,6 +116,22 @@ pub fn each<K: Copy + Send + 'static, T: Send + 'static>(
     processes: impl IntoIterator<Item = (u32, K)>,
     request: impl Fn(u32, K) -> T + Send + Sync + 'static,
 ) -> Vec<(u32, T)> {
+    each_if(Need::Now, processes, request)
+}
+
+/// The same for what is in their memory: it leaves a thread for what cannot wait.
+pub fn each_memory<K: Copy + Send + 'static, T: Send + 'static>(
+    processes: impl IntoIterator<Item = (u32, K)>,
+    request: impl Fn(u32, K) -> T + Send + Sync + 'static,
+) -> Vec<(u32, T)> {
+    each_if(Need::CanWait, processes, request)
+}
+
+fn each_if<K: Copy + Send + 'static, T: Send + 'static>(
+    need: Need,
+    processes: impl IntoIterator<Item = (u32, K)>,
+    request: impl Fn(u32, K) -> T + Send + Sync + 'static,
+) -> Vec<(u32, T)> {
     let mut waiting: VecDeque<(u32, K)> =
         processes.into_iter().filter(|(pid, _)| !silent::is_silent(*pid)).collect();
     if guard::is_watched() {
@@ -123,7 +146,7 @@ pub fn each<K: Copy + Send + 'static, T: Send + 'static>(
         let (request, into) = (Arc::clone(&request), Arc::clone(&answers));
         let asked = start(move || {
             for (pid, more) in batch {
-                if silent::is_suspect(pid) {
+                if silent::is_suspect(pid, need) {
                     continue;
                 }
                 let answer = guard::ask_process(pid, || request(pid, more));
@@ -163,6 +186,7 @@ mod tests {
     /// a while longer. Its late answer is not taken for an answer to a later request.
     #[test]
     fn some_are_silent() {
+        let _alone = silent::ONE_TEST.lock().unwrap();
         let (answer, waits) = mpsc::channel::<()>();
         let waits = Mutex::new(Some(waits));
         let own = std::process::id();

@@ -11,8 +11,8 @@ use std::{
 
 use drainprof_census::{CensusError, Options, Summary, take};
 use drainprof_process::{
-    Process, ProcessError, is_silent,
-    readers::{Asked, start},
+    Process, ProcessError, Stuck, is_silent,
+    readers::{Asked, may_read, start},
 };
 use drainprof_report::Report;
 use nix::time::{ClockId, clock_gettime};
@@ -185,6 +185,10 @@ fn options(config: &crate::config::Census) -> Options {
 
 /// Takes a census of one process incarnation.
 fn census(pid: u32, start_time: u64, options: &Options) -> Taken {
+    if !may_read(pid) {
+        let heaps = Some(failed(Stuck::Silent { pid }.to_string()));
+        return Taken { pid, start_time, heaps, cost: Duration::ZERO };
+    }
     let before = thread_cpu_time();
     let result = take(pid, options).and_then(|census| {
         // The number may have become another process's.

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     guard::{self, Stuck},
     readers::{self, Asked},
+    silent::{self, Need},
 };
 
 /// `status`, `stat`, `cgroup` and `smaps_rollup` are a few KiB; what is longer is not read to its end.
@@ -142,6 +143,9 @@ impl MemoryReader {
             for pid in pids {
                 if spent >= budget {
                     break;
+                }
+                if silent::is_suspect(pid, Need::CanWait) {
+                    continue;
                 }
                 let began = Instant::now();
                 let found = guard::ask_process(pid, || shares(&proc, pid));

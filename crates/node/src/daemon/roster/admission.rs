@@ -1,6 +1,7 @@
 //! Who comes and goes: processes that a scan finds, that the kernel side follows, and that have ended.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -9,7 +10,7 @@ use drainprof_common::loss::Loss;
 use drainprof_observe::ObserveError;
 use drainprof_process::{
     Process, ProcessError, Stuck, printable,
-    readers::{ask, open},
+    readers::{ask, each},
 };
 use drainprof_profile::Level;
 
@@ -26,6 +27,12 @@ use crate::{
     Labels,
     config::{Config, Facts},
 };
+
+/// Newcomers that are examined together.
+const AT_ONCE: usize = 64;
+
+/// A process with its labels; why it cannot be traced.
+type Opened = Result<(Process, Labels), ProcessError>;
 
 /// What was found of a process.
 enum Found {
@@ -77,14 +84,21 @@ impl Roster {
         }
         let began = Instant::now();
         let mut later = Vec::new();
-        while began.elapsed() < ATTACHING
-            && let Some((process, made_of)) = self.waiting.pop_front()
-        {
+        let mut labels = BTreeMap::new();
+        let mut is_read = 0;
+        while began.elapsed() < ATTACHING && !self.waiting.is_empty() {
+            if is_read == 0 {
+                is_read = self.waiting.len().min(AT_ONCE);
+                labels = self.labels_of_next(config, is_read);
+            }
+            is_read -= 1;
+            let Some((process, made_of)) = self.waiting.pop_front() else { break };
             // What needs no probe has its turn.
             if self.pool.is_behind() && !self.unmatched.knows(made_of) {
                 later.push((process, made_of));
             } else {
-                self.meet(config, killed, process, made_of);
+                let labels = labels.remove(&process.pid).unwrap_or_else(|| known_of(&process));
+                self.meet(config, killed, (process, labels), made_of);
             }
         }
         if !later.is_empty() {
@@ -100,8 +114,30 @@ impl Roster {
         }
     }
 
-    /// Checks one process that started or changed.
-    fn meet(&mut self, config: &Config, killed: bool, process: Process, made_of: u64) {
+    /// The labels of the next newcomers that wait, of those that need some.
+    fn labels_of_next(&self, config: &Config, count: usize) -> BTreeMap<u32, Labels> {
+        let next = self.waiting.iter().take(count);
+        let needed = next.filter(|(process, made_of)| {
+            let is_left_out = self.unmatched.knows(*made_of) && !config.select.unmatched;
+            !is_left_out || self.tracked.contains_key(&process.pid)
+        });
+        let exes: Vec<String> =
+            needed.clone().map(|(process, _)| process.exe.to_string_lossy().into_owned()).collect();
+        let pids: Vec<(u32, usize)> =
+            needed.enumerate().map(|(at, (process, _))| (process.pid, at)).collect();
+        let read =
+            each(pids, move |pid, at| Labels::read(Path::new("/proc"), pid, exes.get(at)?).ok());
+        read.into_iter().filter_map(|(pid, labels)| Some((pid, labels?))).collect()
+    }
+
+    /// Checks one process that started or changed, with its labels.
+    fn meet(
+        &mut self,
+        config: &Config,
+        killed: bool,
+        (process, labels): (Process, Labels),
+        made_of: u64,
+    ) {
         let pid = process.pid;
         let known = self.tracked.get(&pid).map(|known| {
             (known.process.start_time == process.start_time, known.process.exe == process.exe)
@@ -112,7 +148,7 @@ impl Roster {
             Some((true, same)) => {
                 if !same && let Some(known) = self.tracked.get_mut(&pid) {
                     known.process = process.clone();
-                    known.labels = labels_of(&process);
+                    known.labels = labels.clone();
                 }
                 if self.pool.is_observing(pid) {
                     match self.pool.lacks_probes(pid) {
@@ -136,7 +172,6 @@ impl Roster {
         if is_unmatched && !config.select.unmatched {
             return;
         }
-        let labels = labels_of(&process);
         let facts = Facts {
             exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
             comm: &printable(&process.comm),
@@ -282,10 +317,13 @@ impl Roster {
     pub(in crate::daemon) fn take_events(&mut self, config: &Config) {
         self.newcomers.turn();
         let Lifecycle { followed, unseen, ended } = Lifecycle::take(self.pool.kernels_mut());
+        let mut opened = open_all(&followed);
         for Followed { pid, level, kernel, target } in followed {
+            // Of a number that two processes had, each has its turn.
+            let found = opened.remove(&pid).unwrap_or_else(|| open(pid));
             match target {
-                Some(target) => self.newcomer(config, (pid, level), (kernel, target)),
-                None => self.follow(pid, level, "its parent is watched"),
+                Some(target) => self.newcomer(config, (pid, level), (kernel, target), found),
+                None => self.follow(pid, level, "its parent is watched", found),
             }
         }
         for (pid, ended) in unseen {
@@ -295,22 +333,34 @@ impl Roster {
                 self.pool.count_process(Loss::ProcessMissed);
             }
         }
-        for pid in ended {
-            let Some(known) = self.tracked.get(&pid) else { continue };
-            let process = known.process.clone();
-            // A first thread may end before its process. If nothing is known, a scan finds out.
-            if ask(pid, move || process.is_alive()) == Ok(false) {
-                self.gone(pid);
-            }
-        }
+        self.note_ended(&ended);
         self.pool.reclaim();
+    }
+
+    /// Forgets processes whose first thread has ended, if it was not that alone. Of those of which nothing is known, a scan
+    /// finds out.
+    fn note_ended(&mut self, pids: &[u32]) {
+        let known: Vec<Process> =
+            pids.iter().filter_map(|pid| Some(self.tracked.get(pid)?.process.clone())).collect();
+        let numbers: Vec<(u32, usize)> =
+            known.iter().enumerate().map(|(at, process)| (process.pid, at)).collect();
+        let alive = each(numbers, move |_, at| known.get(at).is_none_or(Process::is_alive));
+        for (pid, _) in alive.into_iter().filter(|(_, is_alive)| !is_alive) {
+            self.gone(pid);
+        }
     }
 
     /// The kernel side has noticed a process of a program that is watched, and counts it already: keeps it, unless the
     /// configuration says otherwise.
-    fn newcomer(&mut self, config: &Config, (pid, level): (u32, Level), (id, target): (u64, u32)) {
-        let process = match open(pid) {
-            Ok(process) => process,
+    fn newcomer(
+        &mut self,
+        config: &Config,
+        (pid, level): (u32, Level),
+        (id, target): (u64, u32),
+        found: Opened,
+    ) {
+        let (process, labels) = match found {
+            Ok(found) => found,
             // It would count twice if a scan finds it later.
             Err(ProcessError::Silent(_)) => {
                 self.pool.discard(id, pid, target);
@@ -320,7 +370,6 @@ impl Roster {
             // What is gone by now is counted with its program.
             Err(_) => return,
         };
-        let labels = labels_of(&process);
         let facts = Facts {
             exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
             comm: &printable(&process.comm),
@@ -336,14 +385,14 @@ impl Roster {
         if refused || full || self.pool.observes_elsewhere(pid, id) {
             self.pool.discard(id, pid, target);
         } else {
-            self.follow(pid, level, "its program is watched");
+            self.follow(pid, level, "its program is watched", Ok((process, labels)));
         }
     }
 
     /// The kernel side has followed a fork or an exec: the process is watched already.
-    fn follow(&mut self, pid: u32, level: Level, why: &str) {
-        let process = match open(pid) {
-            Ok(process) => process,
+    fn follow(&mut self, pid: u32, level: Level, why: &str, found: Opened) {
+        let (process, labels) = match found {
+            Ok(found) => found,
             Err(ProcessError::Silent(_)) => {
                 self.pool.release(pid);
                 self.pool.count_process(Loss::ProcessMissed);
@@ -351,7 +400,6 @@ impl Roster {
             }
             Err(_) => return,
         };
-        let labels = labels_of(&process);
         let unix_ms = unix_ms();
         if let Some(known) = self.tracked.get_mut(&pid) {
             known.process = process;
@@ -364,10 +412,24 @@ impl Roster {
     }
 }
 
-/// The labels of a process; of one that has ended already, or that the kernel does not answer for, its executable alone.
-fn labels_of(process: &Process) -> Labels {
-    let (pid, exe) = (process.pid, process.exe.to_string_lossy().into_owned());
-    let own = Labels::parse(&exe, b"");
-    let read = ask(pid, move || Labels::read(Path::new("/proc"), pid, &exe));
-    read.ok().and_then(Result::ok).unwrap_or(own)
+/// Opens processes that kernel sides follow, all in one go. Those that the kernel does not answer for are missing.
+fn open_all(followed: &[Followed]) -> BTreeMap<u32, Opened> {
+    each(followed.iter().map(|one| (one.pid, ())), |pid, ()| with_labels(pid)).into_iter().collect()
+}
+
+/// Opens one process.
+fn open(pid: u32) -> Opened {
+    ask(pid, move || with_labels(pid))?
+}
+
+fn with_labels(pid: u32) -> Opened {
+    let process = Process::open(pid)?;
+    let read = Labels::read(Path::new("/proc"), pid, &process.exe.to_string_lossy());
+    let labels = read.unwrap_or_else(|_| known_of(&process));
+    Ok((process, labels))
+}
+
+/// The labels of a process that has ended already, or that the kernel does not answer for: its executable alone.
+fn known_of(process: &Process) -> Labels {
+    Labels::parse(&process.exe.to_string_lossy(), b"")
 }
