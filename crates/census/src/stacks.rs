@@ -78,6 +78,9 @@ fn stack(space: &Space<'_>, pointer: u64, left: &mut u64) -> Option<(u64, u64)> 
     found.filter(|(_, end)| *end <= range.end)
 }
 
+/// Words of a description.
+const WORDS: usize = 5;
+
 /// Searches memory for what describes the stack.
 fn search(
     space: &Space<'_>,
@@ -85,20 +88,31 @@ fn search(
     pointer: u64,
     left: &mut u64,
 ) -> Option<(u64, u64)> {
+    const BEFORE: u64 = (WORDS as u64 - 1) * 8;
+    let end = end.saturating_add(BEFORE);
     let mut region = space.region(start, end);
     let (mut at, mut searched) = (start, 0);
+    let (mut words, mut known) = ([0; WORDS], 0);
     while at < end {
         if at.is_multiple_of(PAGE) {
             if !region.is_present(at) {
                 at = region.next_present(at);
+                known = 0;
                 continue;
             }
             searched += PAGE;
             *left = left.checked_sub(PAGE).filter(|_| searched <= MAX_SEARCHED)?;
         }
-        let word = region.word(at).filter(|word| word.is_multiple_of(PAGE) && *word != 0);
-        if word.is_some_and(|word| word <= pointer && pointer - word <= MAX_STACK) {
-            let found = described(space, at, pointer);
+        words.rotate_left(1);
+        known = match region.word(at) {
+            Some(word) => {
+                words[WORDS - 1] = word;
+                WORDS.min(known + 1)
+            }
+            None => 0,
+        };
+        if known == WORDS {
+            let found = described(space, at - BEFORE, words, pointer);
             if found.is_some() {
                 return found;
             }
@@ -108,16 +122,18 @@ fn search(
     None
 }
 
-/// The stack that words describe: its first address and its bytes, both with the guard, then the guard's bytes (glibc), or
-/// two more words before them (musl).
-fn described(space: &Space<'_>, at: u64, pointer: u64) -> Option<(u64, u64)> {
-    let [block, bytes, near, _, far] = space.words(at)?;
+/// The stack that words at an address describe: its first address and its bytes, both with the guard, then the guard's bytes
+/// (glibc), or two more words before them (musl).
+fn described(space: &Space<'_>, at: u64, words: [u64; WORDS], pointer: u64) -> Option<(u64, u64)> {
+    let [block, bytes, near, _, far] = words;
+    if !block.is_multiple_of(PAGE) || block == 0 || block > pointer {
+        return None;
+    }
     let end = block.checked_add(bytes)?;
     let is_guard = |guard: &u64| guard.is_multiple_of(PAGE) && (PAGE..bytes).contains(guard);
     let guard = [near, far].into_iter().find(is_guard)?;
     let start = block.checked_add(guard)?;
-    let is_sane = block.is_multiple_of(PAGE)
-        && bytes.is_multiple_of(PAGE)
+    let is_sane = bytes.is_multiple_of(PAGE)
         && bytes - guard <= MAX_STACK
         && (start..end).contains(&pointer)
         && at < end

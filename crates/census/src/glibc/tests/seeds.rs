@@ -67,8 +67,9 @@ fn large_mappings() {
 fn torn() {
     let mut world = whole(new());
     let cache = new().cache.chunk;
-    for offset in [8, cache + 8, cache + 40] {
-        world.memory.torn.push((HEAP + offset, u64::MAX));
+    // The size of a chunk of the other arena, and two of the cache.
+    for at in [FIRST + 0x918, HEAP + cache + 8, HEAP + cache + 40] {
+        world.memory.torn.push((at, u64::MAX));
     }
     world.memory.absent.extend([HEAP + 3 * PAGE, FIRST + PAGE]);
     check("torn", &world, "");
