@@ -15,6 +15,7 @@ use std::{
     fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     mem::MaybeUninit,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -181,10 +182,20 @@ thread_local! {
     static LINKS: RefCell<Links> = RefCell::default();
 }
 
+/// `/proc`, opened once for all threads that read.
+static PROC: OnceLock<File> = OnceLock::new();
+
+fn proc() -> std::io::Result<&'static File> {
+    if let Some(proc) = PROC.get() {
+        return Ok(proc);
+    }
+    let opened = File::open("/proc")?;
+    Ok(PROC.get_or_init(|| opened))
+}
+
 /// Reads links to executables, without an absolute path or memory of its own for each process.
 #[derive(Debug, Default)]
 struct Links {
-    proc: Option<File>,
     path: String,
     link: Vec<MaybeUninit<u8>>,
 }
@@ -193,10 +204,7 @@ impl Links {
     /// The target of the link to a process's executable; `None` where it has none, or has ended. Fails only where
     /// `/proc` cannot be opened.
     fn exe(&mut self, pid: u32) -> std::io::Result<Option<&[u8]>> {
-        let proc = match &mut self.proc {
-            Some(proc) => proc,
-            none => none.insert(File::open("/proc")?),
-        };
+        let proc = proc()?;
         self.path.clear();
         // Into a string, which takes all.
         let _ = write!(self.path, "{pid}/exe");
