@@ -117,7 +117,8 @@ impl MemoryTrend {
         let room = series.newest().and_then(|(_, reading)| reading.cgroup_room_bytes);
         let (first, last) = (rss.first()?.0, rss.last()?.0);
         let seconds = last - first;
-        if seconds < MIN_SECONDS || rss.len() < MIN_POINTS {
+        // What is asked for as 20 s is read a moment after it begins and before it ends.
+        if seconds.round() < MIN_SECONDS || rss.len() < MIN_POINTS {
             return None;
         }
         let line = fit::line(rss)?;
