@@ -132,6 +132,13 @@ impl Observation {
         self.tick = self.interval.map(|interval| now + interval);
         self.deadline = self.duration.map(|duration| now + duration);
         self.start_cycle();
+        // Growth is judged over the whole time.
+        self.read_memory();
+    }
+
+    fn read_memory(&mut self) {
+        let living = self.living();
+        self.memories.iter_mut().for_each(|memories| memories.read(&living));
     }
 
     /// Whether a process is counted already: it was added, or the kernel side followed its parent.
@@ -249,8 +256,7 @@ impl Observation {
             self.more_stacks = false;
         }
         if self.memories.as_ref().is_some_and(|memories| memories.due() <= now) {
-            let living = self.living();
-            self.memories.iter_mut().for_each(|memories| memories.read(&living));
+            self.read_memory();
         }
         self.turn_cycle(sink)?;
         if self.deadline.take_if(|deadline| *deadline <= now).is_some() {
