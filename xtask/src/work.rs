@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -144,7 +145,7 @@ pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut todo = vec![dir.to_path_buf()];
     while let Some(dir) = todo.pop() {
-        let entries = std::fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
+        let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("list {}", dir.display()))?;
             let name = entry.file_name();
@@ -181,6 +182,23 @@ pub(crate) fn at_once<T: Sync, R: Send>(
     });
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// An empty directory in place of what was there.
+pub(crate) fn emptied(path: &Path) -> Result<PathBuf> {
+    remove(path)?;
+    fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
+    Ok(path.to_path_buf())
+}
+
+/// Removes a directory with all that is in it, if it is there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ pub(crate) fn package_of(
     let metadata = artifacts::metadata(root)?;
     let mut release = release(root, &metadata, Some(drainprof), revision)?;
     release.compression = "none";
-    let stage = tree::stage(&release, &emptied(directory)?.join("stage/tree"))?;
+    let stage = tree::stage(&release, &work::emptied(directory)?.join("stage/tree"))?;
     deb::package(&release, &stage, directory)
 }
 
@@ -151,16 +151,9 @@ fn release<'a>(
     })
 }
 
-fn emptied(directory: &Path) -> Result<&Path> {
-    if directory.exists() {
-        fs::remove_dir_all(directory).with_context(|| format!("empty {}", directory.display()))?;
-    }
-    Ok(directory)
-}
-
 /// Makes each package once.
 fn once(release: &Release<'_>, args: &Args, directory: &Path) -> Result<Vec<PathBuf>> {
-    let stage = tree::stage(release, &emptied(directory)?.join("stage/tree"))?;
+    let stage = tree::stage(release, &work::emptied(directory)?.join("stage/tree"))?;
     let mut made = vec![
         deb::package(release, &stage, directory)?,
         deb::symbols(release, &stage, directory)?,

@@ -152,12 +152,12 @@ fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
     }
     let before = kept.map(|kept| format!(", which was {kept}")).unwrap_or_default();
     work::step(format!("vm: download the newest kernel of {}: {release}{before}", line.name));
-    let unpacked = emptied(&home.with_extension("unpacked"))?;
+    let unpacked = work::emptied(&home.with_extension("unpacked"))?;
     archive.unpack(&parts(&package, &archive.depends(&package)?), &unpacked)?;
-    let fresh = emptied(&home.with_extension("new"))?;
+    let fresh = work::emptied(&home.with_extension("new"))?;
     keep(&unpacked, release, &fresh)?;
-    remove(&unpacked)?;
-    remove(&home)?;
+    work::remove(&unpacked)?;
+    work::remove(&home)?;
     fs::rename(&fresh, &home).with_context(|| format!("name {}", home.display()))?;
     Kernel::read(&home)
 }
@@ -194,7 +194,7 @@ fn keep(unpacked: &Path, release: &str, to: &Path) -> Result<()> {
             .with_context(|| format!("the packages of {release} hold no {what}"))?;
         fs::copy(&file, to.join(what)).with_context(|| format!("copy {}", file.display()))?;
     }
-    let modules = emptied(&to.join("modules"))?;
+    let modules = work::emptied(&to.join("modules"))?;
     for module in MODULES {
         let places = ["lib", "usr/lib"].map(|place| format!("{place}/modules/{release}/{module}"));
         let places = places.into_iter().flat_map(|place| [format!("{place}.xz"), place]);
@@ -205,22 +205,6 @@ fn keep(unpacked: &Path, release: &str, to: &Path) -> Result<()> {
         }
     }
     fs::write(to.join("release"), release).context("write down the kernel's release")
-}
-
-/// An empty directory.
-fn emptied(path: &Path) -> Result<PathBuf> {
-    remove(path)?;
-    fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
-    Ok(path.to_path_buf())
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use super::{
 use crate::{
     guard::{self, Stuck},
     readers::{self, Asked},
-    silent::{self, Need},
 };
 
 /// `status`, `stat`, `cgroup` and `smaps_rollup` are a few KiB; what is longer is not read to its end.
@@ -144,7 +143,7 @@ impl MemoryReader {
                 if spent >= budget {
                     break;
                 }
-                if silent::is_suspect(pid, Need::CanWait) {
+                if !readers::may_read(pid) {
                     continue;
                 }
                 let began = Instant::now();
