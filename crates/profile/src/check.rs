@@ -10,11 +10,12 @@ use drainprof_common::spec::{Kind, Role};
 use toml::Spanned;
 
 use super::{
-    compile::{self, Resolver},
+    compile,
     error::{ProfileError, Text, line_and_column},
     keys::Key,
     model::{Address, Expr, Level, Phase, Probe, Profile},
-    parse::RawProbe,
+    raw::RawProbe,
+    resolver::Resolver,
 };
 
 type Verdict = Result<(), ProfileError>;
@@ -308,7 +309,7 @@ impl Checked<'_> {
 
     fn compiles_at(&self, level: Level) -> Verdict {
         for (probe, raw) in self.probes().filter(|(probe, _)| compile::wanted(probe, level)) {
-            compile::compile(self.profile, probe, level, 0, &Anything).map_err(|error| {
+            compile(self.profile, probe, level, 0, &Anything).map_err(|error| {
                 let at = error.key.and_then(|key| raw.place(key)).unwrap_or(raw.role.span());
                 self.place.fail(at.start, error.message)
             })?;

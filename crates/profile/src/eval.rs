@@ -6,8 +6,8 @@
 use drainprof_common::interp::Machine;
 
 use super::{
-    compile::Resolver,
     model::{BinaryOp, Expr, ReadType, UnaryOp, Walk},
+    resolver::Resolver,
 };
 
 /// Why an expression has no value.

@@ -6,6 +6,9 @@ use drainprof_common::spec::{Kind, Role};
 
 use super::keys::Key;
 
+/// All kinds.
+pub const KINDS: [Kind; 3] = [Kind::Drain, Kind::Bulk, Kind::Slab];
+
 /// How deep to look.
 #[derive(
     Clone,

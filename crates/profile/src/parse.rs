@@ -4,13 +4,10 @@
 //! roles, places and expressions; `check` then examines the whole. Every refusal names file, line and
 //! column. Called by `library`; reads no file itself.
 
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Formatter},
-};
+use std::collections::BTreeMap;
 
 use drainprof_common::spec::{Kind, Role};
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
@@ -18,7 +15,9 @@ use super::{
     error::{ProfileError, Text},
     expr,
     keys::Key,
-    model::{Address, Expr, GranulePages, MatchRule, Phase, Probe, Profile, Source, Span},
+    model::{Expr, GranulePages, KINDS, MatchRule, Phase, Probe, Profile, Source},
+    nesting,
+    raw::{OneOrMany, RawProbe, build, line, name, symbol},
     structures::{self, RawWalk},
     versions::{self, RawNotMeasurable, RawVersion},
 };
@@ -27,10 +26,6 @@ use super::{
 pub const MAX_PROFILE_BYTES: usize = 256 * 1024;
 /// Probes that a profile can have.
 pub const MAX_PROBES: usize = 64;
-/// Entries that a line of `[match]` can have.
-pub const MAX_MATCHES: usize = 64;
-/// Bytes that a profile's name can have.
-pub const MAX_NAME_BYTES: usize = 64;
 /// The version of the profile language that this version of the program speaks.
 pub const SCHEMA: i64 = 1;
 
@@ -78,101 +73,6 @@ struct RawGranule {
     page_bytes: Option<Spanned<u64>>,
 }
 
-/// A probe's table as it is written; `check` examines its places again.
-pub(super) struct RawProbe {
-    pub(super) role: Spanned<String>,
-    pub(super) at: Spanned<String>,
-    pub(super) one_of: Option<Spanned<String>>,
-    pub(super) version: Option<Spanned<OneOrMany>>,
-    pub(super) phase: Option<Spanned<String>>,
-    unshared: Option<Spanned<bool>>,
-    pub(super) expressions: BTreeMap<Key, Spanned<String>>,
-}
-
-impl RawProbe {
-    /// Where the key's expression stands.
-    pub(super) fn place(&self, key: Key) -> Option<Span> {
-        self.expressions.get(&key).map(Spanned::span)
-    }
-}
-
-impl<'de> Deserialize<'de> for RawProbe {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(RawProbeVisitor)
-    }
-}
-
-struct RawProbeVisitor;
-
-impl<'de> de::Visitor<'de> for RawProbeVisitor {
-    type Value = RawProbe;
-
-    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        out.write_str("the table of a probe")
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut role, mut at, mut one_of, mut version) = (None, None, None, None);
-        let (mut phase, mut unshared, mut expressions) = (None, None, BTreeMap::new());
-        while let Some(key) = map.next_key()? {
-            match key {
-                Key::Role => role = Some(map.next_value()?),
-                Key::At => at = Some(map.next_value()?),
-                Key::OneOf => one_of = Some(map.next_value()?),
-                Key::Version => version = Some(map.next_value()?),
-                Key::Phase => phase = Some(map.next_value()?),
-                Key::Unshared => unshared = Some(map.next_value()?),
-                key => drop(expressions.insert(key, map.next_value()?)),
-            }
-        }
-        let missing = |key: Key| de::Error::missing_field(key.name());
-        Ok(RawProbe {
-            role: role.ok_or_else(|| missing(Key::Role))?,
-            at: at.ok_or_else(|| missing(Key::At))?,
-            one_of,
-            version,
-            phase,
-            unshared,
-            expressions,
-        })
-    }
-}
-
-/// A string, or an array of strings.
-pub(super) enum OneOrMany {
-    One(String),
-    Many(Vec<Spanned<String>>),
-}
-
-impl<'de> Deserialize<'de> for OneOrMany {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OneOrManyVisitor)
-    }
-}
-
-/// serde's own `untagged` would forget places and expectations.
-struct OneOrManyVisitor;
-
-impl<'de> de::Visitor<'de> for OneOrManyVisitor {
-    type Value = OneOrMany;
-
-    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        out.write_str("a string or an array of strings")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(OneOrMany::One(text.to_owned()))
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut all = Vec::new();
-        while let Some(text) = seq.next_element()? {
-            all.push(text);
-        }
-        Ok(OneOrMany::Many(all))
-    }
-}
-
 /// Parses and checks a profile.
 pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
     let place = Text { text, source };
@@ -182,7 +82,7 @@ pub fn parse(text: &str, source: &Source) -> Result<Profile, ProfileError> {
             .fail(0, message)
             .with_hint(format!("at most {MAX_PROFILE_BYTES} are taken")));
     }
-    if let Some(at) = super::nesting::too_deep(text) {
+    if let Some(at) = nesting::too_deep(text) {
         return Err(place.fail(at, "brackets nest too deep"));
     }
     check_schema(place)?;
@@ -287,29 +187,11 @@ fn shape_error(place: Text<'_>, error: &toml::de::Error) -> ProfileError {
     }
 }
 
-pub(super) fn name(
-    place: Text<'_>,
-    raw: &Spanned<String>,
-    what: &str,
-) -> Result<String, ProfileError> {
-    let name = raw.get_ref();
-    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let fits = name.len() <= MAX_NAME_BYTES
-        && name.bytes().next().is_some_and(is_word)
-        && name.bytes().all(|byte| is_word(byte) || byte == b'-' || byte == b'_');
-    if fits {
-        return Ok(name.clone());
-    }
-    Err(place.fail(raw.span().start, format!("`{name}` cannot be {what}")).with_hint(
-        format!("expected a-z, 0-9, `-` and `_`, beginning with a letter or digit, at most {MAX_NAME_BYTES} bytes"),
-    ))
-}
-
 fn kind(place: Text<'_>, raw: &Spanned<String>) -> Result<Kind, ProfileError> {
-    crate::KINDS.into_iter().find(|kind| kind.name() == raw.get_ref()).ok_or_else(|| {
+    KINDS.into_iter().find(|kind| kind.name() == raw.get_ref()).ok_or_else(|| {
         place
             .fail(raw.span().start, format!("unknown kind `{}`", raw.get_ref()))
-            .with_hint(format!("expected {}", one_of(crate::KINDS.map(Kind::name))))
+            .with_hint(format!("expected {}", one_of(KINDS.map(Kind::name))))
     })
 }
 
@@ -346,49 +228,9 @@ fn match_rule(place: Text<'_>, raw: &Spanned<RawMatch>) -> Result<MatchRule, Pro
     Ok(rule)
 }
 
-/// An address that says something about an object by being in it.
-pub(super) fn symbol(text: &str) -> Result<Address, String> {
-    match address::parse(text)? {
-        Address::Offset(_) => Err("an offset is not a symbol; use `build_id`".to_owned()),
-        found => Ok(found),
-    }
-}
-
-/// A build id, in lower case.
-pub(super) fn build(text: &str) -> Result<String, String> {
-    let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if hex && text.len().is_multiple_of(2) && (2..=128).contains(&text.len()) {
-        Ok(text.to_ascii_lowercase())
-    } else {
-        Err(format!("expected a build id in hexadecimal, found `{text}`"))
-    }
-}
-
 fn glob(text: &str) -> Result<String, String> {
     address::check_glob(text)?;
     Ok(text.to_owned())
-}
-
-/// One line of `[match]`, every entry read by `read`.
-pub(super) fn line<T>(
-    place: Text<'_>,
-    raw: Option<&Spanned<OneOrMany>>,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, ProfileError> {
-    let Some(raw) = raw else { return Ok(Vec::new()) };
-    let read_at =
-        |text: &str, span: Span| read(text).map_err(|message| place.fail(span.start, message));
-    match raw.get_ref() {
-        OneOrMany::One(text) => Ok(vec![read_at(text, raw.span())?]),
-        OneOrMany::Many(all) if all.is_empty() || all.len() > MAX_MATCHES => {
-            let message = format!("{} entries", all.len());
-            let error = place.fail(raw.span().start, message);
-            Err(error.with_hint(format!("expected 1 to {MAX_MATCHES}")))
-        }
-        OneOrMany::Many(all) => {
-            all.iter().map(|text| read_at(text.get_ref(), text.span())).collect()
-        }
-    }
 }
 
 /// One probe by itself; what only makes sense beside others is left to `check`.

@@ -8,7 +8,7 @@ use super::{
     error::{ProfileError, Text},
     expr,
     model::{Expr, Structure},
-    parse::{OneOrMany, line, name},
+    raw::{OneOrMany, line, name},
 };
 
 /// Walks that a profile can have.

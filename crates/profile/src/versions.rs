@@ -11,7 +11,7 @@ use toml::Spanned;
 use super::{
     error::{ProfileError, Text},
     model::{NotMeasurable, Profile, Span, Version},
-    parse::{MAX_MATCHES, MAX_NAME_BYTES, OneOrMany, RawProbe, build, line, symbol},
+    raw::{MAX_MATCHES, MAX_NAME_BYTES, OneOrMany, RawProbe, build, line, symbol},
 };
 
 /// One guard as it is written.

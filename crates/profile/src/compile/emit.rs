@@ -5,7 +5,7 @@
 
 use drainprof_common::spec::{Insn, MAX_CODE, MAX_CONSTS, MAX_STACK, op};
 
-use super::{Refusal, fold::is_truth};
+use super::{error::Refusal, fold::is_truth};
 use crate::model::{BinaryOp, Expr, ReadType, UnaryOp, Walk};
 
 /// Code and constants of one spec while they grow; never beyond the interpreter's bounds.

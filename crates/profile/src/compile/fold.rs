@@ -3,10 +3,11 @@
 //! Never changes what a hit does: a read stays a read (it may fault), `x % 0` stays a division by zero
 //! at run time, and only what would not have been evaluated is left out.
 
-use super::{Refusal, Resolver};
+use super::error::Refusal;
 use crate::{
     eval::apply,
     model::{BinaryOp, Expr, UnaryOp, Walk},
+    resolver::Resolver,
 };
 
 /// The expression with constants in place of names and of everything that is constant.

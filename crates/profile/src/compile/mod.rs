@@ -7,58 +7,20 @@
 //! that what can never fit is refused with its place in the file.
 
 mod emit;
+mod error;
 mod fold;
 mod simple;
 
 use bytemuck::Zeroable;
 use drainprof_common::spec::{Kind, ProbeSpec, Role, flags};
 
-use self::{emit::Emitter, fold::fold, simple::SimplePhase};
+pub use self::error::CompileError;
+use self::{emit::Emitter, error::Refusal, fold::fold, simple::SimplePhase};
 use super::{
     keys::Key,
-    model::{Expr, Level, Phase, Probe, Profile, Span},
+    model::{Expr, Level, Phase, Probe, Profile},
+    resolver::Resolver,
 };
-
-/// What only the matched binary and process can answer.
-pub trait Resolver {
-    /// The address of a global symbol of the matched object in this process.
-    fn var(&self, symbol: &str) -> Option<u64>;
-    /// The offset of a field, from the object's debug information; the error says what was missing.
-    fn offset_of(&self, type_name: &str, field: &str) -> Result<u64, String>;
-}
-
-/// Why a probe cannot be compiled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot compile the {role} probe at {at}{}: {message}", named(*.key))]
-pub struct CompileError {
-    /// The probe's role.
-    pub role: &'static str,
-    /// Where the probe goes.
-    pub at: String,
-    /// The key whose expression it is; `None` where all of them together are too much.
-    pub key: Option<Key>,
-    /// What went wrong and what to do.
-    pub message: String,
-    /// The place in the profile's text, where one name is to blame.
-    pub span: Option<Span>,
-}
-
-fn named(key: Option<Key>) -> String {
-    key.map_or_else(String::new, |key| format!(", `{key}`"))
-}
-
-/// An error before it is known whose it is.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    message: String,
-    span: Option<Span>,
-}
-
-impl From<String> for Refusal {
-    fn from(message: String) -> Self {
-        Self { message, span: None }
-    }
-}
 
 /// Whether a level has a use for a probe.
 #[must_use]
@@ -170,7 +132,7 @@ pub fn compile(
     let mut emitter = Emitter::default();
     let mut live_start = 0;
     let mut phase = |wanted: &dyn Fn(Key) -> bool, guard: bool| {
-        let blame = |key| move |refusal: Refusal| refused(probe, key, refusal);
+        let blame = |key| move |refusal: Refusal| CompileError::of(probe, key, refusal);
         let mut simple = SimplePhase::default();
         if guard && let Some(when) = probe.expression(Key::When) {
             let when = fold(when, resolver).map_err(blame(Some(Key::When)))?;
@@ -212,16 +174,6 @@ pub fn compile(
     spec.code = emitter.code();
     spec.consts = emitter.consts();
     Ok(spec)
-}
-
-fn refused(probe: &Probe, key: Option<Key>, refusal: Refusal) -> CompileError {
-    CompileError {
-        role: probe.role.name(),
-        at: probe.at.to_string(),
-        key,
-        message: refusal.message,
-        span: refusal.span,
-    }
 }
 
 /// Whether objects are followed one by one, by their ids.

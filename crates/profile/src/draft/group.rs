@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Function, MAX_PROBES,
+    shown::clean,
     words::{Deed, Reading, read},
 };
 
@@ -271,7 +272,7 @@ pub(super) fn loose(functions: &[Function], prefix: Option<&str>) -> Vec<String>
     candidates(functions, prefix)
         .iter()
         .filter(|candidate| matches!(candidate.reading.deed, Deed::Alloc | Deed::Free))
-        .map(|candidate| super::write::clean(&candidate.function.shown))
+        .map(|candidate| clean(&candidate.function.shown))
         .take(MAX_LOOSE)
         .collect()
 }

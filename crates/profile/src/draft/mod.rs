@@ -8,6 +8,7 @@
 mod group;
 mod members;
 mod roles;
+mod shown;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -6,6 +6,7 @@ use super::{
     Function, MAX_PROBES, Request, Signature, Type,
     group::{Candidate, Group},
     members,
+    shown::clean,
     words::Deed,
 };
 
@@ -209,7 +210,7 @@ fn wrapper(candidate: &Candidate<'_>, group: &Group<'_>) -> Option<String> {
             && own.calls.contains(&other.address)
             && !other.calls.contains(&own.address)
     })?;
-    Some(format!("it calls {}, whose hit counts", super::write::clean(&inner.function.shown)))
+    Some(format!("it calls {}, whose hit counts", clean(&inner.function.shown)))
 }
 
 /// A function that is known not to take the granule is somebody else's.
@@ -221,10 +222,10 @@ fn foreign(deed: Deed, function: &Function, granule: Option<&str>) -> Option<Str
     let gives = signature.returns.as_ref().is_some_and(|kind| generic(&kind.base) == granule);
     match deed {
         Deed::Alloc | Deed::Close | Deed::Reset if !takes => {
-            Some(format!("it takes no {}", super::write::clean(granule)))
+            Some(format!("it takes no {}", clean(granule)))
         }
         Deed::Open if !takes && !gives => {
-            Some(format!("it neither returns nor fills in a {}", super::write::clean(granule)))
+            Some(format!("it neither returns nor fills in a {}", clean(granule)))
         }
         _ => None,
     }
@@ -278,7 +279,7 @@ fn by_prototype(chosen: &mut Chosen<'_>, signature: &Signature, known: Known<'_>
                 chosen.remarks.push(format!(
                     "granules have numbers (`{}`): where is the one that this is about? Perhaps in memory: \
                      *(u32)(arg0 + 0x..)",
-                    super::write::clean(id)
+                    clean(id)
                 ));
             }
         }

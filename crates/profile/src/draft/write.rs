@@ -6,31 +6,17 @@ use super::{
     Request, Signature, Type,
     group::Group,
     roles::{Choice, Chosen},
+    shown::clean,
     words::Deed,
 };
 
 /// Most functions and groups that comments list.
 const MAX_LEFT_OUT: usize = 40;
 const MAX_GROUPS: usize = 8;
-/// Longest name in a comment.
-const MAX_SHOWN: usize = 160;
 /// Longest name of a profile.
 const MAX_NAME: usize = 48;
 /// Where the levels are reported, once they are known.
 const LEVELS: &str = "@levels@";
-
-/// Hostile text in one line of a comment.
-pub(super) fn clean(text: &str) -> String {
-    let mut clean: String = text
-        .chars()
-        .take(MAX_SHOWN)
-        .map(|c| if c.is_control() || !(c.is_ascii_graphic() || c == ' ') { '?' } else { c })
-        .collect();
-    if text.chars().count() > MAX_SHOWN {
-        clean.push_str("...");
-    }
-    clean
-}
 
 /// A string of TOML.
 fn string(text: &str) -> String {

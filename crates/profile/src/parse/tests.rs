@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::BinaryOp;
+use crate::{Address, BinaryOp, MAX_MATCHES};
 
 const GOOD: &str = r#"schema  = 1
 name    = "epoch-demo"
