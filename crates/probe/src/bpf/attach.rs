@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     num::NonZeroU32,
-    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _},
     path::PathBuf,
     sync::{Arc, Mutex},
     thread,
@@ -17,17 +17,18 @@ use aya::{
     programs::{Program, ProgramFd, ProgramInfo, UProbe},
 };
 use drainprof_common::spec::{Cookie, ProbeSpec, flags};
-use drainprof_process::{guarded, open_same};
 use drainprof_profile::{Level, Phase, Profile};
 
 use super::{
-    BpfError, Leftover, event,
-    load::{Plain, load_error, program, take},
-    lock,
-    multi::{Multi, Place},
+    BpfError, event,
+    files::{OpenFiles, failed, refused},
+    link::{Leftover, Link},
+    load::{Plain, load_error, load_uprobe, program, take},
+    location::Location,
+    multi::Multi,
+    mutex::lock,
     names,
     placing::{self, Refused},
-    private_stack,
     specs::{Spec, Specs},
     syscall,
 };
@@ -36,107 +37,8 @@ use crate::{
     plan::{PlannedProbe, Site},
 };
 
-/// Largest file that probes are put into.
-const MAX_FILE: u64 = 16 << 30;
-
-/// A probe in place; it goes when this is dropped.
-pub(super) struct Link {
-    /// The process that it is in; `None`: all that map the object.
-    pid: Option<NonZeroU32>,
-    /// Whether many of its kind go at once.
-    is_quick: bool,
-    /// What keeps it in place; before the spec.
-    hold: Option<OwnedFd>,
-    /// Where it is.
-    file: Arc<File>,
-    _spec: Option<Arc<Spec>>,
-}
-
-impl Link {
-    /// One that counts nothing.
-    pub(super) const fn new(hold: OwnedFd, file: Arc<File>) -> Self {
-        Self { pid: None, is_quick: false, hold: Some(hold), file, _spec: None }
-    }
-
-    /// Whether many of its kind go at once.
-    pub(super) const fn is_quick(&self) -> bool {
-        self.is_quick
-    }
-
-    /// Whether the kernel can take it out now without waiting for a process.
-    pub(super) fn can_go(&self) -> bool {
-        placing::check(&self.file).is_ok()
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            placing::remove(&self.file, hold);
-        }
-    }
-}
-
-/// The files that probes are put into, which stay open until all probes of a process are in place.
-#[derive(Debug, Default)]
-pub struct OpenFiles(Vec<Opened>);
-
-#[derive(Debug)]
-struct Opened {
-    inode: (u64, u64),
-    path: PathBuf,
-    file: Arc<File>,
-}
-
-impl OpenFiles {
-    /// Opens the object once, and makes sure that it is the one that was planned for: the path goes through
-    /// the process's own root, where it could have been replaced since. Probes are put into what is open here.
-    fn get(&mut self, site: &Site) -> Result<&Arc<File>, BpfError> {
-        let is_its = |one: &Opened| one.inode == site.inode && one.path == site.open_path;
-        let at = if let Some(known) = self.0.iter().position(is_its) {
-            known
-        } else {
-            let (inode, path) = (site.inode, site.open_path.clone());
-            let file = guarded(move || open_same(inode, [&*path], MAX_FILE))
-                .map_err(|source| failed(site, source))?
-                .map_err(|source| failed(site, source))?;
-            self.0.push(Opened { inode, path: site.open_path.clone(), file: Arc::new(file) });
-            self.0.len() - 1
-        };
-        Ok(&self.0[at].file)
-    }
-}
-
-fn failed(site: &Site, source: impl std::error::Error + Send + Sync + 'static) -> BpfError {
-    BpfError::attach(site.symbol.clone(), site.shown_path.clone(), site.file_offset, source)
-}
-
-fn refused(site: &Site, refused: Refused) -> BpfError {
-    match refused {
-        Refused::Held(holder) => BpfError::Held { object: site.shown_path.clone(), holder },
-        Refused::Late(since) => {
-            BpfError::Late { object: site.shown_path.clone(), seconds: since.as_secs_f64() }
-        }
-        Refused::Kernel(error) => failed(site, error),
-    }
-}
-
 const fn has_stacks(probe: &PlannedProbe) -> bool {
     probe.spec.flags & flags::STACKS != 0
-}
-
-/// Loads a program for uprobes, and makes sure that it runs on the stack of its thread.
-pub(super) fn load_uprobe(name: &str, program: &mut UProbe) -> Result<(), BpfError> {
-    program.load().map_err(|source| load_error(name, source))?;
-    let excluded = match program.fd() {
-        Ok(loaded) => private_stack::exclude(name, loaded.as_fd()),
-        Err(source) => Err(load_error(name, source)),
-    };
-    if excluded.is_err() {
-        // Nothing can be attached to it by mistake.
-        let _ = program.unload();
-    }
-    excluded
 }
 
 /// How often the kernel did not run a program; `None` where it does not say.
@@ -270,24 +172,18 @@ impl Probes {
     ) -> Result<(), BpfError> {
         let index = spec.map_or(0, |spec| spec.index());
         let cookie = Cookie { index, tgid: pid.map_or(0, NonZeroU32::get) }.pack();
-        let place = Place {
+        let location = Location {
             path: PathBuf::from(format!("/proc/self/fd/{}", object.as_raw_fd())),
             offset: site.file_offset,
             counter: site.usdt.as_ref().and_then(|usdt| usdt.semaphore),
             cookie,
             pid,
         };
-        let link = |hold, is_quick| Link {
-            pid,
-            is_quick,
-            hold: Some(hold),
-            file: Arc::clone(object),
-            _spec: spec.cloned(),
-        };
+        let link = |placed, is_quick| Link::new(pid, is_quick, placed, spec.cloned());
         if let Some(multi) = self.multi.as_mut().filter(|multi| multi.is_for(pid)) {
-            match multi.attach(name, object, place.clone(), (self.patience, spec.cloned())) {
-                Ok(hold) => {
-                    self.links.push(link(hold, true));
+            match multi.attach(name, object, location.clone(), (self.patience, spec.cloned())) {
+                Ok(placed) => {
+                    self.links.push(link(placed, true));
                     return Ok(());
                 }
                 // The other way says what is wrong, if it fails too.
@@ -303,22 +199,21 @@ impl Probes {
         }
         let loaded = program.fd().map_err(|source| failed(site, source))?.as_fd();
         let loaded = loaded.try_clone_to_owned().map_err(|source| failed(site, source))?;
-        let work = move || event::attach(loaded.as_fd(), at_return, &place);
-        let hold = placing::place(object, self.patience, spec.cloned(), work)
+        let work = move || event::attach(loaded.as_fd(), at_return, &location);
+        let placed = placing::place(object, self.patience, spec.cloned(), work)
             .map_err(|why| refused(site, why))?;
-        self.links.push(link(hold, false));
+        self.links.push(link(placed, false));
         Ok(())
     }
 
     /// The probes of one process.
     pub(super) fn take_of(&mut self, pid: u32) -> Leftover {
-        let is_its = |link: &mut Link| link.pid.is_some_and(|of| of.get() == pid);
-        Leftover(self.links.extract_if(.., is_its).collect())
+        Leftover::new(self.links.extract_if(.., |link| link.is_of(pid)).collect())
     }
 
     /// All probes, the last ones first: profiles name objects' probes after granules', and those are hit most often.
     pub(super) fn take_all(&mut self) -> Leftover {
-        Leftover(std::mem::take(&mut self.links).into_iter().rev().collect())
+        Leftover::new(std::mem::take(&mut self.links).into_iter().rev().collect())
     }
 
     /// Loads every program that is not loaded yet.

@@ -1,9 +1,8 @@
 //! Taking probes out without waiting for it.
 //!
-//! The kernel needs about a tenth of a second to remove one probe, one after the other, whoever asks. So
+//! The kernel needs about a tenth of a second to remove one probe, one after the other. So
 //! links are closed on a thread of their own: nothing counts any more once the targets are taken out, and
-//! what was counted can be read and reported meanwhile. Those of windows (`multi`) go together, if they are closed at
-//! once.
+//! what was counted can be read and reported meanwhile.
 
 use std::{
     sync::{
@@ -15,7 +14,7 @@ use std::{
 
 use drainprof_process::Workers;
 
-use super::{attach::Link, placing};
+use super::obstacles;
 
 /// Between two checks whether a process is in the way.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -75,65 +74,9 @@ impl Detaching {
         let Some(end) = self.end else { return };
         // It only closes descriptors. If that was received before, it is disconnected.
         while end.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
-            if placing::waits().is_some_and(|waits| waits >= patience) {
+            if obstacles::waits().is_some_and(|waits| waits >= patience) {
                 return;
             }
-        }
-    }
-}
-
-/// Threads that close links at once.
-const THREADS: usize = 16;
-static CLOSERS: Workers = Workers::new("detach", THREADS);
-
-/// Probes that were taken from a session, and are still in place: they go when this is dropped, which takes the
-/// kernel a tenth of a second each, or for all of them together where they are those of windows.
-#[derive(Default)]
-#[must_use = "dropping it waits for the kernel"]
-pub struct Leftover(pub(super) Vec<Link>);
-
-impl Leftover {
-    /// Adds those of another process.
-    pub fn add(&mut self, mut more: Self) {
-        self.0.append(&mut more.0);
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Takes them out, in the background.
-    pub fn detach(self) -> Detaching {
-        Detaching::begin(self, ())
-    }
-}
-
-impl Drop for Leftover {
-    fn drop(&mut self) {
-        let (quick, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.0).into_iter().partition(Link::is_quick);
-        let mut parts: Vec<Vec<Link>> = Vec::new();
-        parts.resize_with(THREADS.min(quick.len()), Vec::new);
-        for (number, link) in quick.into_iter().enumerate() {
-            parts[number % THREADS].push(link);
-        }
-        // Where there can be no thread, the closure is dropped with what it holds.
-        let begin = |part| CLOSERS.start(move || drop::<Vec<Link>>(part)).ok();
-        let ends: Vec<_> = parts.into_iter().filter_map(begin).collect();
-        // Those that go at once go first.
-        let (free, put_off): (Vec<_>, Vec<_>) = others.into_iter().partition(Link::can_go);
-        drop(free);
-        drop(put_off);
-        for end in ends {
-            let _ = end.recv();
         }
     }
 }

@@ -16,11 +16,12 @@ use std::{
 use aya::{Ebpf, EbpfLoader, programs::UProbe};
 
 use super::{
-    BpfError, Detaching, Leftover,
-    attach::{Link, load_uprobe},
+    BpfError,
+    detach::Detaching,
     event,
-    load::{OBJECT, program},
-    multi::Place,
+    link::{Leftover, Link},
+    load::{OBJECT, load_uprobe, program},
+    location::Location,
     names,
     placing::{self, Refused},
 };
@@ -98,21 +99,22 @@ impl EmptyProbes {
         };
         let file = Arc::new(object.try_clone().map_err(failed)?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let place = Place { path, offset, counter: None, cookie: 0, pid: Some(pid) };
+        let location = Location { path, offset, counter: None, cookie: 0, pid: Some(pid) };
         let name = if at_return { names::EMPTY_RETURN } else { names::EMPTY_ENTRY };
         let program = program::<UProbe>(&mut self.ebpf, name)?;
         let loaded = program.fd().map_err(|source| failed(io::Error::other(source)))?.as_fd();
         let loaded = loaded.try_clone_to_owned().map_err(failed)?;
-        let work = move || event::attach(loaded.as_fd(), at_return, &place);
+        let work = move || event::attach(loaded.as_fd(), at_return, &location);
         let object = || "drainprof itself".to_owned();
-        let hold = placing::place(&file, PATIENCE, (), work).map_err(|refused| match refused {
-            Refused::Held(holder) => BpfError::Held { object: object(), holder },
-            Refused::Late(since) => {
-                BpfError::Late { object: object(), seconds: since.as_secs_f64() }
-            }
-            Refused::Kernel(error) => failed(error),
-        })?;
-        self.links.add(Leftover(vec![Link::new(hold, file)]));
+        let placed =
+            placing::place(&file, PATIENCE, (), work).map_err(|refused| match refused {
+                Refused::Held(holder) => BpfError::Held { object: object(), holder },
+                Refused::Late(since) => {
+                    BpfError::Late { object: object(), seconds: since.as_secs_f64() }
+                }
+                Refused::Kernel(error) => failed(error),
+            })?;
+        self.links.add(Leftover::new(vec![Link::new(Some(pid), false, placed, None)]));
         Ok(())
     }
 }

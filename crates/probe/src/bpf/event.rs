@@ -18,7 +18,7 @@ use std::{
 
 use nix::libc;
 
-use super::multi::Place;
+use super::location::Location;
 
 /// Where the kernel describes its probes on functions.
 const DEVICE: &str = "/sys/bus/event_source/devices/uprobe";
@@ -104,9 +104,9 @@ impl Device {
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     at_return: bool,
-    place: &Place,
+    location: &Location,
 ) -> io::Result<OwnedFd> {
-    let Place { ref path, offset, counter, cookie, pid } = *place;
+    let Location { ref path, offset, counter, cookie, pid } = *location;
     let device = Device::read()?;
     let path = CString::new(path.as_os_str().as_bytes())?;
     let event = Event {

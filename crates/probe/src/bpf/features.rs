@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{BpfError, Offsets, Session, SessionConfig, Sizes};
+use super::{
+    BpfError, Session, Sizes,
+    config::{Offsets, SessionConfig},
+};
 use crate::kernel::ProgramStatistics;
 
 /// Loads the kernel side with the smallest maps and every program, and throws it away.

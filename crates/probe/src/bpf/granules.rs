@@ -5,46 +5,42 @@
 //! is room, a closed id is remembered, so that a second close is recognised. (The kernel side forgets ids
 //! at their close from half of the index on, as many may come in the time between two sweeps.)
 
-use std::{io, mem::offset_of, os::fd::OwnedFd, sync::atomic::Ordering};
+use std::{io, os::fd::OwnedFd, sync::atomic::Ordering};
 
 use aya::{
     Ebpf,
-    maps::{HashMap, MapData, Queue},
+    maps::{HashMap, MapData},
 };
-use bytemuck::Zeroable as _;
 use drainprof_common::{
     granule::{IndexWord, SlotNumber},
-    maps::{IndexKey, ObjectValue, Slot, cursor},
-    state::{CLOSED, DETACHED, Flags, RETIRING, STRAGGLER, State, USED},
+    hist::{Hist, Of},
+    maps::{IndexKey, cursor},
+    state::{CLOSED, DETACHED, Flags, RETIRING, State, USED},
 };
 
 use super::{
-    BpfError, GranuleRecord, Sizes,
-    load::{Plain, descriptor, mapped, take},
-    memory::{Cursors, Mapped},
+    BpfError, Sizes,
+    load::{Plain, descriptor, take},
+    memory::Cursors,
     names,
-    nested::NestedLifetimes,
-    read::now_ns,
+    nested::Nested,
+    read::{Counters, now_ns},
     removal::{read_parts, take_out},
+    slots::{QUARANTINE_NS, Slots},
 };
 
-/// Words of a granule's slot before its label.
-const SLOT_HEAD: usize = offset_of!(Slot, label) / 8;
-/// A granule that closed more recently than this is left alone: a probe may be on its way to it.
-pub(super) const QUARANTINE_NS: u64 = 1_000_000_000;
 pub(super) const BPF_NOEXIST: u64 = 1;
 
 /// The slots of granules, and the index of their ids.
 pub(super) struct Granules {
-    pub(super) slots: Mapped<Slot>,
+    slots: Slots,
+    nested: Nested,
     index: HashMap<MapData, Plain<IndexKey>, u64>,
     /// The same map, for what aya does not do with it.
     index_fd: OwnedFd,
     /// Ids that the index has room for.
-    most_ids: u32,
-    pub(super) free_slots: Queue<MapData, u32>,
-    pub(super) nested_lifetimes: NestedLifetimes,
-    pub(super) cursors: Cursors,
+    max_ids: u32,
+    cursors: Cursors,
 }
 
 impl Granules {
@@ -54,57 +50,27 @@ impl Granules {
         cursors: &Cursors,
     ) -> Result<Self, BpfError> {
         Ok(Self {
-            slots: mapped(ebpf, names::GRANULES, sizes.granules as usize)?,
+            slots: Slots::take(ebpf, sizes, cursors)?,
+            nested: Nested::default(),
             index_fd: descriptor(ebpf, names::INDEX)?,
             index: take(ebpf, names::INDEX)?,
-            most_ids: sizes.index(),
-            free_slots: take(ebpf, names::FREE_SLOTS)?,
-            nested_lifetimes: NestedLifetimes::new(),
+            max_ids: sizes.index(),
             cursors: cursors.clone(),
         })
     }
 
-    /// The state word of a slot.
-    pub(super) fn state(&self, slot: SlotNumber) -> State {
-        self.slots.get(slot.index()).state
+    pub(super) const fn slots(&self) -> &Slots {
+        &self.slots
     }
 
-    /// A slot without its label; all zero where there is none.
-    pub(super) fn head(&self, slot: SlotNumber) -> Slot {
-        let mut granule = Slot::zeroed();
-        let known: [u64; SLOT_HEAD] = self.slots.part(slot.index(), 0);
-        bytemuck::cast_slice_mut(std::slice::from_mut(&mut granule))[..SLOT_HEAD]
-            .copy_from_slice(&known);
-        granule
+    /// Ends the open granules that are nested in one that is over; returns how many.
+    pub(super) fn end_nested(&mut self, counters: &Counters) -> usize {
+        self.nested.end(&mut self.slots, counters)
     }
 
-    /// Whether the granule of an object has freed it with its close.
-    pub(super) fn is_over(&self, object: &ObjectValue) -> bool {
-        let slot = self.slots.get(object.slot.index());
-        slot.state.generation() != object.generation
-            || (slot.state.is_closed() && !slot.state.is_migrated())
-    }
-
-    /// The granules that are open, or closed with live objects.
-    pub(super) fn held(&self) -> Vec<GranuleRecord> {
-        (0..self.cursors.filled(cursor::SLOT, self.slots.len()))
-            .map(|index| self.slots.get(index))
-            .filter(|slot| {
-                slot.state.is_used() && (!slot.state.is_closed() || slot.state.has_pins())
-            })
-            .map(|slot| GranuleRecord { slot })
-            .collect()
-    }
-
-    /// Granules that are closed and empty, as far as they are remembered.
-    pub(super) fn drained(&self) -> impl Iterator<Item = Slot> {
-        (0..self.cursors.filled(cursor::SLOT, self.slots.len()))
-            .map(|index| self.slots.get(index))
-            .filter(|slot| {
-                // With a straggler it is not known to be empty, and a detached one is another by now.
-                let others = STRAGGLER | DETACHED | RETIRING;
-                slot.state.only(USED | CLOSED | others) == USED | CLOSED && slot.state.live() == 0
-            })
+    /// How long the granules lived that have ended there.
+    pub(super) fn nested_lifetimes(&self) -> impl Iterator<Item = (Of, u32, u64, Hist)> {
+        self.nested.lifetimes()
     }
 
     /// Makes room where it is needed; returns how many entries were taken out, and adds to `raced` those that were
@@ -118,10 +84,7 @@ impl Granules {
 
     /// Whether they begin to lack room.
     pub(super) fn are_filling_up(&self) -> bool {
-        let level = |which| self.cursors.level(which);
-        let used = level(cursor::SLOT).saturating_sub(level(cursor::FREE_SLOTS));
-        self.cursors.is_filling(cursor::INDEX, self.most_ids)
-            || used > self.slots.len() as u64 / 4 * 3
+        self.cursors.is_filling(cursor::INDEX, self.max_ids) || self.slots.are_filling_up()
     }
 
     fn retire_granules(&mut self, raced: &mut u64) -> usize {
@@ -147,9 +110,7 @@ impl Granules {
                     word.fetch_and(!Flags::ALL.raw(), Ordering::SeqCst);
                     word.fetch_add(State::GENERATION_STEP, Ordering::SeqCst);
                 }
-                if self.free_slots.push(index as u32, 0).is_ok() {
-                    self.cursors.add(cursor::FREE_SLOTS, 1);
-                }
+                self.slots.give_back(index);
                 retired += 1;
             }
         }

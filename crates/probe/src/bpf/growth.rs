@@ -21,21 +21,6 @@ use super::{
 /// Records taken from the ring in one go.
 const RECORDS_AT_ONCE: usize = 262_144;
 
-/// Offsets of tracepoint fields that are needed where growth is wanted, as tracefs gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GrowthOffsets {
-    /// `mm_id` of `kmem:rss_stat`.
-    pub mm_id: u32,
-    /// `curr` of `kmem:rss_stat`.
-    pub curr: u32,
-    /// `member` of `kmem:rss_stat`.
-    pub member: u32,
-    /// `size` of `kmem:rss_stat`.
-    pub size: u32,
-    /// `__syscall_nr` of the tracepoints of system calls.
-    pub syscall: u32,
-}
-
 /// Page faults and mappings, where they are wanted.
 pub struct Growth(Option<Maps>);
 

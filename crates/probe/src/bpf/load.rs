@@ -9,11 +9,17 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::Map,
-    programs::{Program, ProgramError, TracePoint},
+    programs::{Program, ProgramError, TracePoint, UProbe},
 };
 use bytemuck::{Pod, Zeroable};
 
-use super::{BpfError, GrowthOffsets, SessionConfig, diagnostics, memory::Mapped, names};
+use super::{
+    BpfError,
+    config::{GrowthOffsets, SessionConfig},
+    diagnostics,
+    memory::Mapped,
+    names, private_stack,
+};
 
 /// The kernel side, built by `cargo xtask build-ebpf`.
 pub(super) static OBJECT: &[u8] =
@@ -143,6 +149,20 @@ where
     ebpf.program_mut(name)
         .and_then(|program| program.try_into().ok())
         .ok_or_else(|| BpfError::Mismatch(format!("the program {name}")))
+}
+
+/// Loads a program for uprobes, and makes sure that it runs on the stack of its thread.
+pub(super) fn load_uprobe(name: &str, program: &mut UProbe) -> Result<(), BpfError> {
+    program.load().map_err(|source| load_error(name, source))?;
+    let excluded = match program.fd() {
+        Ok(loaded) => private_stack::exclude(name, loaded.as_fd()),
+        Err(source) => Err(load_error(name, source)),
+    };
+    if excluded.is_err() {
+        // Nothing can be attached to it by mistake.
+        let _ = program.unload();
+    }
+    excluded
 }
 
 /// Names the program, and keeps of the verifier's log what can be read.

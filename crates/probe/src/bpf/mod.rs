@@ -5,22 +5,28 @@
 //! half attached. When the session is dropped, or its process dies in any way, the kernel removes all.
 
 mod attach;
+mod config;
 mod detach;
 mod diagnostics;
 mod empty;
 mod error;
 mod event;
 mod features;
+mod files;
 mod grace;
 mod granules;
 mod growth;
+mod link;
 mod load;
+mod location;
 mod locks;
 mod memory;
 mod multi;
+mod mutex;
 mod names;
 mod nested;
 mod objects;
+mod obstacles;
 mod paths;
 mod placing;
 mod private_stack;
@@ -28,31 +34,27 @@ mod read;
 mod removal;
 mod session;
 mod sizes;
+mod slots;
 mod specs;
 mod syscall;
 mod targets;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-pub use attach::OpenFiles;
-pub use detach::{Detaching, Leftover};
+pub use config::{Arming, GrowthOffsets, Offsets, SessionConfig};
+pub use detach::Detaching;
 pub use empty::EmptyProbes;
 pub use error::BpfError;
 pub use features::self_test;
+pub use files::OpenFiles;
 pub use grace::programs_have_ended;
-pub use growth::{Growth, GrowthOffsets};
+pub use growth::Growth;
+pub use link::Leftover;
 pub use locks::{Holder, can_check};
+pub use obstacles::{Obstacles, is_detach_put_off, obstacles};
 pub use paths::{LiveObject, PathRecord, StackSnapshot, Stacks};
-pub use placing::{Obstacles, is_detach_put_off, obstacles};
 pub use private_stack::PrivateStacks;
 pub use read::{GranuleRecord, SeriesRecord};
-pub use session::{Arming, Offsets, Session, SessionConfig};
+pub use session::Session;
 pub use sizes::Sizes;
 
 /// The SHA-256 of what the kernel side is built from, in hexadecimal digits.
 pub const SOURCES_SHA256: &str = include_str!("../../ebpf/drainprof.bpf.digest");
-
-/// What is locked, though a thread may have panicked with it: it is whole after each step.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -5,7 +5,6 @@ use std::{
     io,
     num::NonZeroU32,
     os::fd::{AsFd as _, OwnedFd},
-    time::Duration,
 };
 
 use aya::maps::{MapData, RingBuf};
@@ -21,11 +20,13 @@ use drainprof_process::memory::{GranuleRange, GranuleState};
 use drainprof_profile::{Level, Profile};
 
 use super::{
-    BpfError, Detaching, GranuleRecord, Growth, GrowthOffsets, Leftover, LiveObject, SeriesRecord,
-    Sizes, Stacks,
-    attach::{OpenFiles, Probes},
+    BpfError, Detaching, GranuleRecord, Growth, LiveObject, SeriesRecord, Sizes, Stacks,
+    attach::Probes,
+    config::{Arming, SessionConfig},
     diagnostics::Diagnostics,
+    files::OpenFiles,
     granules::Granules,
+    link::Leftover,
     load::{attach_lifecycle, check_maps, load_object, mapped, take},
     memory::Cursors,
     multi::{Multi, Quick},
@@ -39,48 +40,6 @@ use crate::{kernel::ProgramStatistics, plan::PlannedProbe};
 /// Records taken from the ring in one go, so that a flood of them cannot keep the reader from its other
 /// duties.
 const EVENTS_AT_ONCE: usize = 4_096;
-
-/// What a session needs to know before it is loaded.
-#[derive(Clone, Debug)]
-pub struct SessionConfig {
-    /// Sizes of the maps.
-    pub sizes: Sizes,
-    /// Whether every close and late drain is to be sent.
-    pub events: bool,
-    /// One of so many granules is looked at; 1: all.
-    pub sample: u32,
-    /// Where tracepoint fields stand on this kernel.
-    pub offsets: Offsets,
-    /// Where the fields of growth's tracepoints stand; `None`: growth is not wanted, and nothing of it is loaded.
-    pub growth: Option<GrowthOffsets>,
-    /// Whether growth is counted by call stack; only as a sum otherwise, which costs a fault less.
-    pub growth_paths: bool,
-    /// Whether calls are followed from entry to return, as probes need it. It takes a tracepoint of a system call, and such
-    /// a one slows every system call of the machine.
-    pub calls: bool,
-    /// For how long a caller waits for the kernel to put one probe in place. A few milliseconds are enough as a rule.
-    pub patience: Duration,
-}
-
-/// Offsets of tracepoint fields, as tracefs gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offsets {
-    /// `pid` of `task:task_newtask`.
-    pub newtask_pid: u32,
-    /// `clone_flags` of `task:task_newtask`.
-    pub newtask_flags: u32,
-    /// `old_pid` of `sched:sched_process_exec`.
-    pub exec_old_pid: u32,
-}
-
-/// How a process is entered as a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arming {
-    /// It has not run a single instruction of its own yet.
-    pub from_start: bool,
-    /// Its children are followed.
-    pub follow: bool,
-}
 
 /// A loaded kernel side: each of its parts has an owner, and this answers what concerns several of them.
 pub struct Session {
@@ -361,14 +320,14 @@ impl Session {
     /// The granules that are open, or closed with live objects.
     #[must_use]
     pub fn read_granules(&self) -> Vec<GranuleRecord> {
-        self.granules.held()
+        self.granules.slots().held()
     }
 
     /// Granules that are closed and empty, as far as they are remembered, by target; none unless growth is read.
     #[must_use]
     pub fn read_drained(&self) -> BTreeMap<u32, Vec<GranuleRange>> {
         let mut drained: BTreeMap<u32, Vec<GranuleRange>> = BTreeMap::new();
-        for slot in self.granules.drained().filter(|_| self.growth.is_on()) {
+        for slot in self.granules.slots().drained().filter(|_| self.growth.is_on()) {
             if let Some(key) = self.series_key(slot.series) {
                 drained.entry(key.target).or_default().push(GranuleRange {
                     granule: slot.id,
@@ -387,7 +346,7 @@ impl Session {
     pub fn each_object(&self, mut show: impl FnMut(LiveObject)) {
         self.objects.each(|id, object| {
             if object.site != 0 {
-                show(LiveObject { id, object, granule: self.granules.head(object.slot) });
+                show(LiveObject { id, object, granule: self.granules.slots().head(object.slot) });
             }
         });
     }
@@ -408,16 +367,16 @@ impl Session {
         let mut raced = 0;
         let taken = self.granules.reclaim(&mut raced);
         self.counters.count_loss(Loss::IndexRaced, raced);
-        Ok(taken? + self.stacks.reclaim_pairs(|slot| self.granules.state(slot)))
+        Ok(taken? + self.stacks.reclaim_pairs(|slot| self.granules.slots().state(slot)))
     }
 
     /// Takes out objects that a bulk close has freed, if they crowd the table out. `kind_of` gives the kind
     /// of an allocator.
     pub fn reclaim_objects(&mut self, kind_of: impl Fn(u32) -> Option<Kind>) -> usize {
-        let (granules, counters) = (&self.granules, &self.counters);
+        let (slots, counters) = (self.granules.slots(), &self.counters);
         let is_stale = |object: &ObjectValue| {
             let allocator = counters.series_state(object.series).map(|state| state.key.allocator);
-            allocator.and_then(&kind_of) == Some(Kind::Bulk) && granules.is_over(object)
+            allocator.and_then(&kind_of) == Some(Kind::Bulk) && slots.is_over(object)
         };
         let (removed, raced) = self.objects.reclaim(is_stale);
         self.counters.count_loss(Loss::IndexRaced, raced);

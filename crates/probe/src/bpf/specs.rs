@@ -1,49 +1,49 @@
-//! The places of specs: each is a probe's as long as anything can hit it.
+//! The numbers of specs: each is a probe's as long as anything can hit it.
 
 use std::sync::{Arc, Mutex};
 
-use super::{BpfError, lock};
+use super::{BpfError, mutex::lock};
 
 /// All of them.
-pub(super) struct Specs(Arc<Mutex<Places>>);
+pub(super) struct Specs(Arc<Mutex<Numbers>>);
 
-struct Places {
+struct Numbers {
     /// Those that were given back.
     free: Vec<u32>,
     /// The lowest that was never taken.
     next: u32,
-    most: u32,
+    limit: u32,
 }
 
-/// A place that is taken. It is given back when this is dropped: what can hit it keeps it.
+/// A number that is taken. It is given back when this is dropped: what can hit the probe keeps it.
 pub(super) struct Spec {
     index: u32,
-    all: Arc<Mutex<Places>>,
+    all: Arc<Mutex<Numbers>>,
 }
 
 impl Specs {
-    pub(super) fn new(most: u32) -> Self {
-        Self(Arc::new(Mutex::new(Places { free: Vec::new(), next: 0, most })))
+    pub(super) fn new(limit: u32) -> Self {
+        Self(Arc::new(Mutex::new(Numbers { free: Vec::new(), next: 0, limit })))
     }
 
-    /// Takes a place.
+    /// Takes a number.
     pub(super) fn take(&self) -> Result<Arc<Spec>, BpfError> {
-        let mut places = lock(&self.0);
-        let index = match places.free.pop() {
+        let mut numbers = lock(&self.0);
+        let index = match numbers.free.pop() {
             Some(index) => index,
-            None if places.next < places.most => {
-                places.next += 1;
-                places.next - 1
+            None if numbers.next < numbers.limit => {
+                numbers.next += 1;
+                numbers.next - 1
             }
-            None => return Err(BpfError::TooManyProbes(places.most)),
+            None => return Err(BpfError::TooManyProbes(numbers.limit)),
         };
         Ok(Arc::new(Spec { index, all: Arc::clone(&self.0) }))
     }
 
     /// How many are taken.
     pub(super) fn taken(&self) -> usize {
-        let places = lock(&self.0);
-        places.next as usize - places.free.len()
+        let numbers = lock(&self.0);
+        numbers.next as usize - numbers.free.len()
     }
 }
 
@@ -61,13 +61,11 @@ impl Drop for Spec {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use super::*;
 
-    use super::Specs;
-
-    /// A place is another probe's only once all that held it is gone, and there are no more than there may be.
+    /// A number is another probe's only once all that held it is gone, and there are no more than there may be.
     #[test]
-    fn places_are_given_back() {
+    fn numbers_are_given_back() {
         let specs = Specs::new(2);
         let (first, second) = (specs.take().unwrap(), specs.take().unwrap());
         assert_eq!((first.index(), second.index(), specs.taken()), (0, 1, 2));

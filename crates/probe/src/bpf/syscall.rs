@@ -20,7 +20,7 @@ use aya_obj::{
 };
 use nix::libc;
 
-use super::multi::Place;
+use super::location::Location;
 
 /// Attached through `perf_event_open`.
 pub(super) const PLAIN: u32 = 0;
@@ -199,9 +199,13 @@ pub(super) fn load(
 }
 
 /// A link from a program to one place, at the entry or at the return of the function that begins there.
-pub(super) fn link(program: BorrowedFd<'_>, at_return: bool, place: &Place) -> io::Result<OwnedFd> {
-    let path = CString::new(place.path.as_os_str().as_bytes())?;
-    let counter = place.counter.map(u64::from);
+pub(super) fn link(
+    program: BorrowedFd<'_>,
+    at_return: bool,
+    location: &Location,
+) -> io::Result<OwnedFd> {
+    let path = CString::new(location.path.as_os_str().as_bytes())?;
+    let counter = location.counter.map(u64::from);
     let mut arguments = nothing();
     let of = &mut arguments;
     of.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
@@ -209,14 +213,14 @@ pub(super) fn link(program: BorrowedFd<'_>, at_return: bool, place: &Place) -> i
     of.link_create.__bindgen_anon_3.uprobe_multi =
         bpf_attr__bindgen_ty_14__bindgen_ty_3__bindgen_ty_7 {
             path: path.as_ptr() as u64,
-            offsets: std::ptr::from_ref(&place.offset) as u64,
+            offsets: std::ptr::from_ref(&location.offset) as u64,
             ref_ctr_offsets: counter
                 .as_ref()
                 .map_or(0, |counter| std::ptr::from_ref(counter) as u64),
-            cookies: std::ptr::from_ref(&place.cookie) as u64,
+            cookies: std::ptr::from_ref(&location.cookie) as u64,
             cnt: 1,
             flags: if at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
-            pid: place.pid.map_or(0, NonZeroU32::get),
+            pid: location.pid.map_or(0, NonZeroU32::get),
         };
     // SAFETY: the path, the offset, the counter and the cookie outlive the call; there is one of each.
     unsafe { descriptor(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }

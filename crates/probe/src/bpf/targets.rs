@@ -11,7 +11,8 @@ use drainprof_common::maps::{
 };
 
 use super::{
-    Arming, BpfError,
+    BpfError,
+    config::Arming,
     load::{Plain, mapped, take},
     memory::Mapped,
     names,

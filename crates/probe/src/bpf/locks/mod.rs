@@ -29,7 +29,7 @@ use self::{
     programs::{Held, Programs},
     types::Types,
 };
-use super::lock;
+use super::mutex::lock;
 
 /// Locks that are held for so long are looked at closely: nearly all are free before.
 const BRIEFLY: Duration = Duration::from_millis(15);

@@ -16,8 +16,7 @@ use std::{
     fs::File,
     io,
     num::NonZeroU32,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
-    path::PathBuf,
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -28,23 +27,11 @@ use aya_obj::Object;
 use self::programs::Programs;
 use super::{
     load::OBJECT,
+    location::Location,
+    obstacles::Placed,
     placing::{self, Refused},
     syscall,
 };
-
-/// Where a probe is put.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// The file.
-    pub path: PathBuf,
-    /// The offset in it.
-    pub offset: u64,
-    /// The offset of the counter that the kernel raises meanwhile.
-    pub counter: Option<u32>,
-    pub cookie: u64,
-    /// The only process that it is put into; `None`: all that map the file.
-    pub pid: Option<NonZeroU32>,
-}
 
 /// Programs for such links: all of the object, loaded when they are first needed, or ahead of that.
 pub(super) struct Multi {
@@ -116,17 +103,17 @@ impl Multi {
         Ok(Self { programs: Programs::new(object, types, no_program), single })
     }
 
-    /// Puts a program in its place, as `placing::place` does; it goes when what is returned is closed.
+    /// Puts a program in its place, as `placing::place` does; it goes when what is returned is dropped.
     pub(super) fn attach(
         &mut self,
         name: &str,
         file: &Arc<File>,
-        place: Place,
+        location: Location,
         (patience, uses): (Duration, impl Send + 'static),
-    ) -> Result<OwnedFd, Refused> {
+    ) -> Result<Placed, Refused> {
         let at_return = self.programs.is_at_return(name);
         let program = self.programs.get(name)?.try_clone_to_owned()?;
-        let work = move || syscall::link(program.as_fd(), at_return, &place);
+        let work = move || syscall::link(program.as_fd(), at_return, &location);
         placing::place(file, patience, uses, work)
     }
 

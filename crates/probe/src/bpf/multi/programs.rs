@@ -10,7 +10,7 @@ use std::{
 
 use aya_obj::{Object, ProgramSection};
 
-use super::super::{lock, private_stack, syscall};
+use super::super::{mutex::lock, private_stack, syscall};
 
 type Loaded = io::Result<OwnedFd>;
 

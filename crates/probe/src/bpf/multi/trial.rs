@@ -19,10 +19,7 @@ use aya_obj::{
 use drainprof_process::mapped_objects;
 use nix::libc;
 
-use super::{
-    super::{placing, syscall},
-    Place,
-};
+use super::super::{location::Location, placing, syscall};
 
 /// The file that is probed.
 const OWN: &str = "/proc/self/exe";
@@ -41,8 +38,8 @@ extern "C" fn landing() {
 pub(super) fn are_known() -> io::Result<bool> {
     let program = load(&RETURN)?;
     let path = PathBuf::from("/");
-    let place = Place { path, offset: 0, counter: None, cookie: 0, pid: None };
-    let refused = syscall::link(program.as_fd(), false, &place).err();
+    let location = Location { path, offset: 0, counter: None, cookie: 0, pid: None };
+    let refused = syscall::link(program.as_fd(), false, &location).err();
     Ok(refused.is_some_and(|error| error.raw_os_error() == Some(libc::EBADF)))
 }
 
@@ -53,7 +50,7 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
     let program = program(&count)?;
     let own = mapped_objects(std::process::id()).map_err(io::Error::other)?;
     let offset = own.iter().find_map(|object| object.file_offset(landing as *const () as u64));
-    let place = Place {
+    let location = Location {
         path: PathBuf::from(OWN),
         offset: offset.ok_or(io::ErrorKind::NotFound)?,
         counter: None,
@@ -61,7 +58,7 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
         pid: NonZeroU32::new(std::process::id()),
     };
     let own = Arc::new(File::open(OWN)?);
-    let work = move || syscall::link(program.as_fd(), false, &place);
+    let work = move || syscall::link(program.as_fd(), false, &location);
     let link = placing::place(&own, PATIENCE, (), work)
         .map_err(|refused| io::Error::other(format!("{refused:?}")))?;
     // A thread of its own, whoever calls this.
