@@ -7,15 +7,12 @@
 
 use std::{
     fs::{self, File},
-    num::NonZeroU32,
     os::unix::fs::FileExt as _,
 };
 
-use drainprof_process::MappedObject;
-
 use super::{
-    CalibrateError,
-    measure::{WARM_UP, own},
+    model::CalibrateError,
+    own::{Own, WARM_UP},
     samples::{red_zone, samples},
 };
 use crate::{
@@ -31,22 +28,6 @@ const PAGE: &str = "[uprobes-trampoline]";
 const NOT_FORKED: &str = "dc";
 /// A word that no register holds by chance.
 const WORD: u64 = 0x5eed_0123_4567_89ab;
-
-/// Our own process, as probes are attached to it.
-#[derive(Clone, Copy)]
-pub(super) struct Own<'a> {
-    pub(super) object: &'a File,
-    pub(super) mapped: &'a MappedObject,
-    pub(super) pid: NonZeroU32,
-}
-
-impl Own<'_> {
-    /// The offset in our executable of what lies at an address.
-    pub(super) fn offset(&self, address: u64) -> Result<u64, CalibrateError> {
-        let offset = self.mapped.file_offset(address);
-        offset.ok_or_else(|| own("find its own functions in its executable", None))
-    }
-}
 
 /// Takes the cost of each kind whose call harms a process.
 pub(super) fn exclude(

@@ -12,20 +12,17 @@
 //! A kind that the kernel refuses has no cost. Nor has one that `harm` finds fault with.
 
 use std::{
-    fs::File,
     hint::black_box,
-    io,
     num::NonZeroU32,
-    os::unix::fs::MetadataExt as _,
     time::{Duration, Instant},
 };
 
-use drainprof_process::{MappedObject, mapped_objects};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{
-    CalibrateError,
-    harm::{self, Own},
+    harm,
+    model::CalibrateError,
+    own::{Own, WARM_UP, own_object},
     samples::{Sample, samples},
 };
 use crate::{
@@ -33,8 +30,6 @@ use crate::{
     plan::cost::{Costs, InstructionKind},
 };
 
-/// Calls before anything is timed: kernels make a nop a call after its first hits.
-pub(super) const WARM_UP: u32 = 20;
 /// Rounds of which the best counts.
 const ROUNDS: u32 = 5;
 /// How often a round is timed until no other thread was given the CPU in it.
@@ -45,14 +40,15 @@ const ROUND: Duration = Duration::from_micros(800);
 const CALLS: (u32, u32) = (20, 2_000);
 
 /// No trap takes less, in ns.
-const LEAST: f64 = 1.0;
+const MIN_COST_NS: f64 = 1.0;
 
 /// Measures all kinds, and what a return adds. Takes about 0.15 s, and as long again to load and attach.
 pub(super) fn measure() -> Result<Costs, CalibrateError> {
     if samples().is_empty() {
         return Err(CalibrateError::Architecture(std::env::consts::ARCH));
     }
-    let pid = NonZeroU32::new(std::process::id()).ok_or_else(|| own("find its own pid", None))?;
+    let pid = NonZeroU32::new(std::process::id())
+        .ok_or_else(|| CalibrateError::own("find its own pid", None))?;
     let (object, mapped) = own_object()?;
     let own = Own { object: &object, mapped: &mapped, pid };
     let mut bare: Vec<_> = samples().iter().map(|sample| Timing::bare(sample.function)).collect();
@@ -120,7 +116,7 @@ fn corrected(mut costs: Costs) -> Result<Costs, CalibrateError> {
     let fold = |of: fn(f64, f64) -> f64| costs.entry_ns.iter().copied().flatten().reduce(of);
     let (most_expensive, cheapest) = (fold(f64::max), fold(f64::min));
     costs.entry_ns[InstructionKind::Other as usize] = most_expensive;
-    if costs.return_ns < LEAST {
+    if costs.return_ns < MIN_COST_NS {
         costs.return_ns = cheapest.unwrap_or(f64::NAN);
     }
     if plausible(&costs) { Ok(costs) } else { Err(CalibrateError::Implausible) }
@@ -132,7 +128,7 @@ pub(super) fn plausible(costs: &Costs) -> bool {
     let mut all = costs.entry_ns.iter().flatten().chain([&costs.return_ns]);
     let kinds = [InstructionKind::Nop, InstructionKind::Push, InstructionKind::Other];
     let has_cost = |kind: InstructionKind| costs.entry_ns[kind as usize].is_some();
-    all.all(|cost| (LEAST..1e7).contains(cost)) && kinds.into_iter().all(has_cost)
+    all.all(|cost| (MIN_COST_NS..1e7).contains(cost)) && kinds.into_iter().all(has_cost)
 }
 
 /// A function that is timed: how many calls make a round, and the best round so far.
@@ -196,23 +192,7 @@ fn timed(function: extern "C" fn(), calls: u32) -> Result<Duration, CalibrateErr
 fn involuntary_switches() -> Result<i64, CalibrateError> {
     getrusage(UsageWho::RUSAGE_THREAD)
         .map(|usage| usage.involuntary_context_switches())
-        .map_err(|errno| own("read how often it lost the CPU", Some(errno.into())))
-}
-
-/// Our executable, and how it is mapped.
-fn own_object() -> Result<(File, MappedObject), CalibrateError> {
-    let step = "open its own executable";
-    let file = File::open("/proc/self/exe").map_err(|error| own(step, Some(error)))?;
-    let found = file.metadata().map_err(|error| own(step, Some(error)))?;
-    let mapped = mapped_objects(std::process::id())?
-        .into_iter()
-        .find(|object| object.inode == (found.dev(), found.ino()))
-        .ok_or_else(|| own("find its own executable among its mappings", None))?;
-    Ok((file, mapped))
-}
-
-pub(super) fn own(step: &'static str, source: Option<io::Error>) -> CalibrateError {
-    CalibrateError::Own { step, source }
+        .map_err(|errno| CalibrateError::own("read how often it lost the CPU", Some(errno.into())))
 }
 
 #[cfg(test)]

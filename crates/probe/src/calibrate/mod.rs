@@ -1,28 +1,27 @@
 //! Calibration: what a hit of a probe costs on this very host.
 //!
 //! drainprof probes functions of its own, one per kind of instruction, with a program that does nothing,
-//! and times them (`measure`), and tries whether what the kernel does there harms it (`harm`). The result is remembered per kernel and processor (`cache`). Costs are
-//! of the kernel's probing alone; what drainprof's own programs add to a hit is not in them.
+//! and times them (`measure`), and tries whether what the kernel does there harms it (`harm`). The result is remembered
+//! per kernel and processor (`cache`). Costs are of the kernel's probing alone; what drainprof's own programs add to a
+//! hit is not in them.
 //!
-//! [`costs`] is for whoever needs costs and must go on without: `cli::options` calls it once at start and
-//! hands the costs down. [`calibrate`] is for `drainprof calibrate`, which shows them.
+//! [`costs`] always has an answer: `cli::options` calls it once at start and hands the costs down. [`calibrate`] is for `drainprof calibrate`, which shows them.
 
 mod cache;
 mod harm;
 mod host;
 mod measure;
+mod model;
+mod own;
 mod render;
 mod samples;
 
-use std::{io, path::PathBuf};
-
 pub use cache::cache_directory;
-use drainprof_process::ProcessError;
 pub use host::HostKey;
+pub use model::{CalibrateError, CalibrateOptions, Calibration};
 pub use render::{render_json, render_text};
 
 use crate::{
-    bpf::BpfError,
     kernel::{HostView, LiveHost},
     plan::cost::Costs,
 };
@@ -30,52 +29,6 @@ use crate::{
 /// How often is measured until the figures can be costs. It takes several attempts on an emulated machine whose host is
 /// busy.
 const ATTEMPTS: usize = 12;
-
-/// How costs are come by.
-#[derive(Clone, Debug, Default)]
-pub struct CalibrateOptions {
-    /// The cache's directory ([`cache_directory`]); `None`: nothing is read or remembered.
-    pub cache: Option<PathBuf>,
-    /// Measure even if there is something in the cache.
-    pub fresh: bool,
-}
-
-/// Costs, and where they are from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Calibration {
-    /// The costs.
-    pub costs: Costs,
-    /// What they belong to.
-    pub host: HostKey,
-    /// Whether they come from the cache.
-    pub cached: bool,
-}
-
-/// Why nothing could be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrateError {
-    /// There are no samples for this architecture.
-    #[error("calibration is not available on {0}: it measures x86-64 instructions")]
-    Architecture(&'static str),
-    /// The empty programs could not be loaded or attached.
-    #[error(transparent)]
-    Bpf(#[from] BpfError),
-    /// Our own mappings could not be read.
-    #[error(transparent)]
-    Target(#[from] ProcessError),
-    /// Something about this very process failed.
-    #[error("calibration could not {step}; is /proc mounted?")]
-    Own {
-        /// What was tried.
-        step: &'static str,
-        /// What the system said.
-        #[source]
-        source: Option<io::Error>,
-    },
-    /// No costs can be like this.
-    #[error("calibration measured impossible costs; run `drainprof calibrate --fresh` again")]
-    Implausible,
-}
 
 /// The costs of this host: from the cache, else measured and remembered. That the result could not be
 /// remembered is said in the log, and is no error.
@@ -86,8 +39,8 @@ pub fn calibrate(options: &CalibrateOptions) -> Result<Calibration, CalibrateErr
     calibrate_on(&LiveHost, options, measure::measure)
 }
 
-/// The same for whoever must go on in any case: where nothing can be measured, the costs are those of
-/// other machines, and the log says why.
+/// The same without an error: where nothing can be measured, the costs are those of other machines, and the log says
+/// why.
 #[must_use]
 pub fn costs(options: &CalibrateOptions) -> Costs {
     match calibrate(options) {
@@ -148,6 +101,8 @@ fn try_hard(measure: impl Fn() -> Result<Costs, CalibrateError>) -> Result<Costs
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use tempfile::TempDir;
 
     use super::*;

@@ -132,8 +132,7 @@ mod arch {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{red_zone, samples};
-    use crate::plan::cost::InstructionKind;
+    use super::*;
 
     /// Every kind has a sample, every sample a function of its own, and calling it comes back.
     #[test]

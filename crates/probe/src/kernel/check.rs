@@ -1,5 +1,7 @@
 //! One thing looked at, and what came of it.
 
+use std::io;
+
 use serde::Serialize;
 
 /// How a check came out.
@@ -63,6 +65,20 @@ impl Check {
             means: String::new(),
             fix: String::new(),
         }
+    }
+
+    /// A check whose file could not be read for a reason that says nothing about the thing itself.
+    pub(super) fn unreadable(
+        name: &'static str,
+        class: Class,
+        path: &str,
+        error: &io::Error,
+    ) -> Self {
+        Self::new(name, class).warn(
+            format!("{path} cannot be read: {error}"),
+            "this was not checked; what depends on it may fail later",
+            "run as root, outside of a container, with /proc and /sys mounted",
+        )
     }
 
     /// Nothing can be attached while this fails.

@@ -11,7 +11,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{Disposition, sys, wake::Waker};
+use super::{protocol::Disposition, sys, wake::Waker};
 
 /// What the owner asks of the tracer thread.
 #[derive(Debug)]
@@ -29,14 +29,25 @@ pub(super) enum Command {
 /// Steers a launch. Dropping it detaches all that is traced; the processes run on.
 #[derive(Debug)]
 pub struct Handle {
-    pub(super) pid: u32,
-    pub(super) pidfd: OwnedFd,
-    pub(super) commands: SyncSender<Command>,
-    pub(super) waker: Waker,
-    pub(super) lost: Arc<AtomicU64>,
+    pid: u32,
+    pidfd: OwnedFd,
+    commands: SyncSender<Command>,
+    waker: Waker,
+    /// Events that could not be delivered.
+    lost: Arc<AtomicU64>,
 }
 
 impl Handle {
+    pub(super) const fn new(
+        pid: u32,
+        pidfd: OwnedFd,
+        commands: SyncSender<Command>,
+        waker: Waker,
+        lost: Arc<AtomicU64>,
+    ) -> Self {
+        Self { pid, pidfd, commands, waker, lost }
+    }
+
     /// The pid of the command.
     #[must_use]
     pub fn pid(&self) -> u32 {

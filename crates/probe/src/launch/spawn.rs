@@ -109,7 +109,7 @@ pub(super) fn spawn(
         }
     };
     send(handle::Command::Started);
-    Ok((Handle { pid: child.id(), pidfd, commands, waker, lost }, receiver))
+    Ok((Handle::new(child.id(), pidfd, commands, waker, lost), receiver))
 }
 
 fn refused(command: String, source: io::Error, path: &OsStr) -> LaunchError {

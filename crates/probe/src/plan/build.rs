@@ -1,6 +1,6 @@
 //! Profile × objects of one process → attach plan.
 //!
-//! Pure: decides where each probe goes and joins what is one place; does not attach. Called by `cli`
+//! Pure: decides where each probe goes and joins what is one site; does not attach. Called by `cli`
 //! and `watch` for each matching profile of each target.
 //!
 //! # Order
@@ -39,16 +39,18 @@ use std::sync::Arc;
 
 use drainprof_common::spec::ProbeSpec;
 use drainprof_process::{Followed, Image, LoadedObject, describe, printable};
-use drainprof_profile::{self as profile, Level, Phase, Probe, Profile, Role};
+use drainprof_profile::{Finding, Level, Phase, Probe, Profile, Role};
 
 use super::{
-    AttachPlan, Finding, ObjectResolver, PlanError, PlannedProbe, Site, Sites,
+    candidates::{self, Candidate, Candidates, Within},
+    compile::{CompileFn, CompileOne, WantedFn},
     cost::Costs,
+    error::PlanError,
     matching::{address_text, match_objects},
-    model::Group,
-    places::{self, Place, Places, Within},
+    model::{AttachPlan, Group, PlannedProbe, Site},
+    resolver::ObjectResolver,
     site::{Choice, Needs, Stop},
-    sites::Placer,
+    sites::{Placer, Sites},
     usdt,
 };
 
@@ -71,27 +73,6 @@ const ORDER: [Role; 12] = [
 /// Roles without which the counts would be wrong rather than poorer.
 const NEEDED: [Role; 7] =
     [Role::Open, Role::Close, Role::Reset, Role::Migrate, Role::Move, Role::Alloc, Role::Free];
-
-/// Compiles one probe of a profile for one object.
-pub type CompileFn<'c> =
-    dyn Fn(&Profile, &Probe, Level, u32, &ObjectResolver<'_>) -> Result<ProbeSpec, String> + 'c;
-
-/// The [`CompileFn`] of all who plan for a real process: the compiler of profiles, with its errors as text.
-pub fn compile(
-    profile: &Profile,
-    probe: &Probe,
-    level: Level,
-    allocator: u32,
-    resolver: &ObjectResolver<'_>,
-) -> Result<ProbeSpec, String> {
-    profile::compile(profile, probe, level, allocator, resolver).map_err(|error| error.to_string())
-}
-
-/// The same for one object, which only the probe is left to be said to.
-pub(super) type CompileOne<'c> = dyn Fn(&Probe) -> Result<ProbeSpec, String> + 'c;
-
-/// Whether a probe is used at a level.
-pub type WantedFn<'c> = dyn Fn(&Probe, Level) -> bool + 'c;
 
 /// What a plan is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +150,7 @@ struct Planned {
     probe: PlannedProbe,
 }
 
-/// A probe that has no place in an object.
+/// A probe that has no site in an object.
 pub(super) struct Missing {
     pub(super) role: Role,
     /// Object, address and reason.
@@ -226,14 +207,14 @@ impl<'a> Builder<'a> {
     }
 
     /// Where `probe` can go in `object`.
-    pub(super) fn find(&self, object: &LoadedObject, probe: &Probe) -> Places {
+    pub(super) fn find(&self, object: &LoadedObject, probe: &Probe) -> Candidates {
         match &object.elf {
             Ok(elf) => {
                 let inode = object.mapped.inode;
                 let within = Within { elf, inode, followed: self.request.followed };
-                places::find(within, &probe.at)
+                candidates::find(within, &probe.at)
             }
-            Err(error) => Places { missing: Some(error.to_string()), ..Places::default() },
+            Err(error) => Candidates { missing: Some(error.to_string()), ..Candidates::default() },
         }
     }
 
@@ -280,30 +261,30 @@ impl<'a> Builder<'a> {
             let what = "a probe at a return crashes a Go program, which moves its stacks: use what is known at the entry";
             return Err(self.uncompiled(object, probe, what.to_owned()));
         }
-        for (place, spec) in found.all.into_iter().zip(specs) {
-            self.add(object, table, probe, &spec, place);
+        for (candidate, spec) in found.all.into_iter().zip(specs) {
+            self.add(object, table, probe, &spec, candidate);
         }
         Ok(())
     }
 
-    /// Adds a probe, or its name to the one that is at this place already.
+    /// Adds a probe, or its name to the one that is at this site already.
     pub(super) fn add(
         &mut self,
         object: &LoadedObject,
         table: usize,
         probe: &Probe,
         spec: &ProbeSpec,
-        place: Place,
+        candidate: Candidate,
     ) {
         let profile = self.request.profile;
         let elsewhere = self.request.image.objects.iter();
         let object = std::iter::once(object)
             .chain(elsewhere)
-            .find(|object| object.mapped.inode == place.inode)
+            .find(|object| object.mapped.inode == candidate.inode)
             .unwrap_or(object);
         let same = self.planned.iter_mut().find(|other| {
             other.probe.site.inode == object.mapped.inode
-                && other.probe.site.entry_offset == place.file_offset
+                && other.probe.site.entry_offset == candidate.file_offset
                 && other.probe.role == probe.role
                 // Two tables that name the very same address mean two probes (with different `when`s),
                 // unless they do the same thing.
@@ -322,11 +303,11 @@ impl<'a> Builder<'a> {
                         open_path: object.mapped.open_path.clone(),
                         shown_path: object.mapped.shown_path.clone(),
                         inode: object.mapped.inode,
-                        file_offset: place.file_offset,
-                        entry_offset: place.file_offset,
-                        symbol: place.symbol,
-                        aliases: place.alias.into_iter().collect(),
-                        usdt: place.usdt,
+                        file_offset: candidate.file_offset,
+                        entry_offset: candidate.file_offset,
+                        symbol: candidate.symbol,
+                        aliases: candidate.alias.into_iter().collect(),
+                        usdt: candidate.usdt,
                     },
                     // Chosen when all probes are known.
                     choice: Choice::blind(Stop::Asked, Needs::default()),
@@ -335,7 +316,7 @@ impl<'a> Builder<'a> {
             return;
         };
         let site = &mut other.probe.site;
-        for name in std::iter::once(&place.symbol).chain(&place.alias) {
+        for name in std::iter::once(&candidate.symbol).chain(&candidate.alias) {
             if site.symbol != *name && !site.aliases.contains(name) {
                 site.aliases.push(name.clone());
             }
@@ -345,7 +326,7 @@ impl<'a> Builder<'a> {
                 "{} and {} are one function in {}, but the profile says different things about them; what it says \
                  first counts",
                 printable(&site.symbol),
-                printable(&place.symbol),
+                printable(&candidate.symbol),
                 site.shown_path
             );
             self.finding("alias", message);

@@ -3,7 +3,7 @@
 //! The return of a function is expensive: a call through it costs an entry and a return. Where the same can be
 //! seen at the entry of another function (an inner one that is handed the finished object), a profile
 //! names both, and the cheaper is placed, here and on this machine. Part of `build`, which calls it once per
-//! group and object; costs are those of the places that would be chosen.
+//! group and object; costs are those of the sites that would be chosen.
 
 use drainprof_common::spec::ProbeSpec;
 use drainprof_process::{LoadedObject, describe};
@@ -11,10 +11,11 @@ use drainprof_profile::{Probe, Role};
 
 use super::{
     PlanError,
-    build::{Builder, CompileOne, Missing},
+    build::{Builder, Missing},
+    candidates::Candidates,
+    compile::CompileOne,
     matching::address_text,
     model::{Group, Member, phase_name},
-    places::Places,
     sites::Ask,
     usdt,
 };
@@ -23,8 +24,8 @@ use super::{
 struct Able<'p> {
     table: usize,
     probe: &'p Probe,
-    found: Places,
-    /// One for each place.
+    found: Candidates,
+    /// One for each site.
     specs: Vec<ProbeSpec>,
     /// Which of the listed members it is.
     listed: usize,
@@ -86,8 +87,8 @@ impl Builder<'_> {
             for finding in best.found.findings {
                 self.note(finding);
             }
-            for (place, spec) in best.found.all.into_iter().zip(best.specs) {
-                self.add(object, best.table, best.probe, &spec, place);
+            for (candidate, spec) in best.found.all.into_iter().zip(best.specs) {
+                self.add(object, best.table, best.probe, &spec, candidate);
             }
         } else if let Some(error) = error {
             return Err(error);
@@ -104,16 +105,21 @@ impl Builder<'_> {
     }
 
     /// What a call costs at the most expensive of the sites that a member has.
-    fn cost_at_worst(&mut self, probe: &Probe, specs: &[ProbeSpec], found: &Places) -> Option<f64> {
-        let costs = found.all.iter().zip(specs).map(|(place, spec)| {
-            let is_usdt = place.usdt.is_some();
+    fn cost_at_worst(
+        &mut self,
+        probe: &Probe,
+        specs: &[ProbeSpec],
+        found: &Candidates,
+    ) -> Option<f64> {
+        let costs = found.all.iter().zip(specs).map(|(candidate, spec)| {
+            let is_usdt = candidate.usdt.is_some();
             let ask = Ask { role: probe.role, phase: probe.phase, spec, is_usdt };
-            self.placer.cost(place.inode, place.file_offset, ask)
+            self.placer.cost(candidate.inode, candidate.file_offset, ask)
         });
         costs.collect::<Option<Vec<_>>>()?.into_iter().reduce(f64::max)
     }
 
-    /// Says that a group has no place in an object.
+    /// Says that a group has no site in an object.
     fn none_of(&mut self, object: &LoadedObject, group: &str, role: Role, members: &[Member]) {
         let why = |member: &Member| {
             format!("{}: {}", member.at, member.drawback.as_deref().unwrap_or("not to be placed"))
@@ -138,7 +144,7 @@ impl Builder<'_> {
 /// The specs of a probe that has places, or why it cannot be placed.
 fn compile_found(
     object: &LoadedObject,
-    found: &Places,
+    found: &Candidates,
     probe: &Probe,
     compile: &CompileOne<'_>,
 ) -> Result<Vec<ProbeSpec>, String> {

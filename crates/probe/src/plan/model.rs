@@ -9,7 +9,7 @@ use drainprof_profile::{Finding, Level, Phase, Profile, Role};
 use super::{
     cost::Costs,
     site::{Choice, InstructionCost},
-    usdt::UsdtSite,
+    usdt_site::UsdtSite,
 };
 
 /// All probes of one profile on the objects of one process.

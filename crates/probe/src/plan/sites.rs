@@ -9,11 +9,11 @@ use std::{cell::OnceCell, collections::BTreeMap};
 
 use drainprof_common::spec::{ArgPlace, ProbeSpec, flags, op};
 use drainprof_process::{Elf, ElfCode, Image, elf::readable, printable};
-use drainprof_profile::{Phase, Role};
+use drainprof_profile::{Finding, Phase, Role};
 
 use super::{
-    Finding, PlannedProbe,
     cost::{Costs, InstructionKind, Treatment},
+    model::PlannedProbe,
     site::{self, Choice, FarJumps, Function, MAX_FUNCTION, NEIGHBOUR, Needs, Place, Stop, choose},
 };
 

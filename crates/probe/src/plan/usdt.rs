@@ -1,67 +1,37 @@
-//! What `arg0` … `arg5` of a profile mean at one place of a USDT probe.
+//! What `arg0` … `arg5` of a profile mean at one site of a USDT probe.
 //!
-//! Every place has its arguments elsewhere: in a register, on the stack, in a global variable, in no place at all (a
-//! constant). So a probe is rewritten for each of its places: `arg1` becomes the expression that yields it there, whose own
+//! Every site has its arguments elsewhere: in a register, on the stack, in a global variable, or nowhere (a
+//! constant). So a probe is rewritten for each of its sites: `arg1` becomes the expression that yields it there, whose own
 //! inputs are the registers that it needs. The kernel side already fetches up to six registers for probes that do not sit on
 //! a function's first instruction ([`ProbeSpec::places`]); it needs to know nothing of USDT. Pure; called by `build` and
-//! `either` for each place, before the rewritten probe is compiled.
+//! `either` for each site, before the rewritten probe is compiled.
 
 use drainprof_common::spec::{AT_PLACE, ArgPlace, ProbeSpec};
 use drainprof_process::{
     Elf, printable,
-    usdt::{Argument, Location, MAX_ARGUMENTS, UsdtNote, arguments, words},
+    usdt::{Argument, Location, arguments},
 };
 use drainprof_profile::{BinaryOp, Expr, Probe, ReadType, Walk};
 
-use super::{build::CompileOne, places::Place, site::ARGUMENTS};
+use super::{candidates::Candidate, compile::CompileOne, site::ARGUMENTS, usdt_site::UsdtSite};
 
 /// Registers that one probe can use.
 const MAX_REGISTERS: usize = ARGUMENTS.len();
 
-/// A place of a USDT probe, in an object of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsdtSite {
-    /// Offset in the file of the semaphore that the kernel raises while the probe is attached.
-    pub semaphore: Option<u32>,
-    /// The arguments, as its note words them; hostile.
-    pub arguments: String,
-}
-
-impl UsdtSite {
-    /// What is attached for a note; the error says why it cannot be.
-    pub(super) fn new(elf: &Elf, note: &UsdtNote) -> Result<Self, String> {
-        let semaphore = match note.semaphore {
-            None => None,
-            Some(vaddr) => Some(elf.semaphore_offset(vaddr).ok_or_else(|| {
-                format!(
-                    "its semaphore, at {vaddr:#x}, is not in data of the file; it would never fire"
-                )
-            })?),
-        };
-        Ok(Self { semaphore, arguments: note.arguments.clone() })
-    }
-
-    /// The arguments as lists show them: `arg0=-4@%eax`.
-    pub(super) fn listed(&self) -> Vec<String> {
-        let words = words(&self.arguments).into_iter().take(MAX_ARGUMENTS).enumerate();
-        words.map(|(index, word)| format!("arg{index}={}", printable(word))).collect()
-    }
-}
-
-/// The specs of a probe at its places, in their order.
+/// The specs of a probe at its sites, in their order.
 pub(super) fn specs(
     elf: Option<&Elf>,
     probe: &Probe,
-    places: &[Place],
+    sites: &[Candidate],
     compile: &CompileOne<'_>,
 ) -> Result<Vec<ProbeSpec>, String> {
     let mut common = None;
-    places
+    sites
         .iter()
-        .map(|place| match (&place.usdt, elf) {
+        .map(|candidate| match (&candidate.usdt, elf) {
             (Some(site), Some(elf)) => at_place(elf, probe, site, compile)
-                .map_err(|why| format!("at {:#x}: {why}", place.file_offset)),
-            // All other places of a probe have their arguments where the calling convention puts them.
+                .map_err(|why| format!("at {:#x}: {why}", candidate.file_offset)),
+            // All other sites of a probe have their arguments where the calling convention puts them.
             _ => match common {
                 Some(spec) => Ok(spec),
                 None => compile(probe).inspect(|spec| common = Some(*spec)),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{super::host::word, unreadable};
+use super::super::host::word;
 use crate::kernel::{Check, Class, HostView, Tracefs, TracefsError};
 
 /// The tracepoints that no session does without, with the fields that the kernel side reads.
@@ -55,7 +55,7 @@ pub(super) fn bpf_syscall(host: &dyn HostView) -> Check {
             "the kernel is built without BPF, or /proc/sys is hidden",
             "use a kernel with CONFIG_BPF_SYSCALL; in a container, show it the host's /proc/sys",
         ),
-        Err(error) => unreadable("bpf_syscall", Class::Feature, PATH, &error),
+        Err(error) => Check::unreadable("bpf_syscall", Class::Feature, PATH, &error),
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) fn bpf_jit(host: &dyn HostView) -> Check {
             "not visible",
             "in a network namespace of our own this cannot be seen; calibrate reports what a hit costs",
         ),
-        Err(error) => unreadable("bpf_jit", Class::Feature, PATH, &error),
+        Err(error) => Check::unreadable("bpf_jit", Class::Feature, PATH, &error),
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) fn bpf_stats(host: &dyn HostView) -> Check {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             check.off("not in this kernel", "nothing is lost")
         }
-        Err(error) => unreadable("bpf_stats", Class::Info, PATH, &error),
+        Err(error) => Check::unreadable("bpf_stats", Class::Info, PATH, &error),
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) fn uprobe_pmu(host: &dyn HostView) -> Check {
             "the kernel is built without user probes, or /sys is not mounted",
             "use a kernel with CONFIG_UPROBE_EVENTS; in a container, show it the host's /sys",
         ),
-        Err(error) => unreadable("uprobe_pmu", Class::Feature, PATH, &error),
+        Err(error) => Check::unreadable("uprobe_pmu", Class::Feature, PATH, &error),
     }
 }
 

@@ -5,15 +5,13 @@ mod privileges;
 mod resources;
 mod system;
 
-use std::io;
-
 pub use features::{
     Events, MAPPING_BEGINS, MAPPING_ENDS, NEEDED_TRACEPOINTS, RSS_CHANGES, growth_tracepoints,
 };
 pub use resources::{MemoryLimit, memory_limit};
 pub use system::cpus_online;
 
-use super::{Check, Class, HostView, caps::Effective};
+use super::{Check, HostView, caps::Effective};
 
 /// The names of all checks that [`run`] returns, in its order.
 pub const CHECK_NAMES: [&str; 27] = [
@@ -73,13 +71,4 @@ pub fn run(host: &dyn HostView) -> Vec<Check> {
     checks.push(resources::psi(host));
     checks.extend([resources::memory(host), resources::memlock(host)]);
     checks
-}
-
-/// A check whose file could not be read for a reason that says nothing about the thing itself.
-fn unreadable(name: &'static str, class: Class, path: &str, error: &io::Error) -> Check {
-    Check::new(name, class).warn(
-        format!("{path} cannot be read: {error}"),
-        "this was not checked; what depends on it may fail later",
-        "run as root, outside of a container, with /proc and /sys mounted",
-    )
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use super::{super::host::word, unreadable};
+use super::super::host::word;
 use crate::kernel::{
     Capability, Check, Class, HostView,
     caps::{Effective, how_to_get, in_initial_user_namespace},
@@ -117,7 +117,7 @@ pub(super) fn lockdown(host: &dyn HostView) -> Check {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return check.ok("not in this kernel, or securityfs is not mounted");
         }
-        Err(error) => return unreadable("lockdown", Class::Feature, PATH, &error),
+        Err(error) => return Check::unreadable("lockdown", Class::Feature, PATH, &error),
     };
     // The mode in force stands in brackets: `none [integrity] confidentiality`.
     let mode = text.split(['[', ']']).nth(1).unwrap_or("");
@@ -149,7 +149,9 @@ pub(super) fn perf_event_paranoid(host: &dyn HostView, effective: Option<Effecti
                 "use a kernel with CONFIG_PERF_EVENTS",
             );
         }
-        Err(error) => return unreadable("perf_event_paranoid", Class::Feature, PATH, &error),
+        Err(error) => {
+            return Check::unreadable("perf_event_paranoid", Class::Feature, PATH, &error);
+        }
     };
     let Ok(level) = text.parse::<i32>() else {
         return check.warn(
@@ -177,7 +179,7 @@ pub(super) fn ptrace_scope(host: &dyn HostView, effective: Option<Effective>) ->
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return check.ok("Yama is not in force");
         }
-        Err(error) => return unreadable("ptrace_scope", Class::Privilege, PATH, &error),
+        Err(error) => return Check::unreadable("ptrace_scope", Class::Privilege, PATH, &error),
     };
     let may = effective.is_some_and(|effective| effective.has(Capability::SysPtrace));
     let found = format!("{text:.16}");

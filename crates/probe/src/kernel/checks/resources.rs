@@ -7,7 +7,7 @@ use std::{
 
 use nix::libc;
 
-use super::{super::host::word, unreadable};
+use super::super::host::word;
 use crate::kernel::{Check, Class, HostView};
 
 /// Below this much room the maps of the kernel side and the ledger do not fit comfortably.
@@ -30,7 +30,7 @@ pub(super) fn psi(host: &dyn HostView) -> Check {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             check.warn("switched off", means, "boot with psi=1")
         }
-        Err(error) => unreadable("psi", Class::Info, PATH, &error),
+        Err(error) => Check::unreadable("psi", Class::Info, PATH, &error),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What machine this is.
 
-use super::{super::host::word, unreadable};
+use super::super::host::word;
 use crate::kernel::{Check, Class, HostView};
 
 /// More processors than Linux supports.
@@ -11,7 +11,7 @@ pub(super) fn kernel(host: &dyn HostView) -> Check {
     match word(host, PATH) {
         // Only shown: distributions port features back, so the number decides nothing.
         Ok(release) => Check::new("kernel", Class::Info).ok(format!("{release:.128}")),
-        Err(error) => unreadable("kernel", Class::Info, PATH, &error),
+        Err(error) => Check::unreadable("kernel", Class::Info, PATH, &error),
     }
 }
 

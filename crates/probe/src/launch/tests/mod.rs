@@ -5,7 +5,7 @@ use std::{
     io::{PipeReader, Read as _, Write as _},
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 

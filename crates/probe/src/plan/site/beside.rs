@@ -2,11 +2,15 @@
 //!
 //! Headers put a nop of one byte where the note says, which every kernel emulates, and one behind it that newer ones
 //! replace by a call: of five bytes, later of ten. A probe may sit on either, if nothing jumps between them: an
-//! alignment's padding looks the same. Called by `places` for each place of a USDT probe.
+//! alignment's padding looks the same. Called by `sites` for each site of a USDT probe.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
-use super::{InstructionCost, calls, cost_of, jumps::Inner, kind::is_nop};
+use super::{
+    jumps::Inner,
+    kind::is_nop,
+    price::{InstructionCost, calls, cost_of},
+};
 use crate::plan::cost::{Costs, InstructionKind, Treatment};
 
 /// Most nops in a row that are examined, the probe's own included.
@@ -18,7 +22,7 @@ const MAX_NOPS: usize = 3;
 /// `code` is the whole function, which begins at `start`. `jumps` says whether anything in the object could jump to an
 /// address between two others, both included; it is asked at most once.
 #[must_use]
-pub(in crate::plan) fn call_beside(
+pub(crate) fn call_beside(
     (code, start): (&[u8], u64),
     own: u64,
     costs: &Costs,

@@ -12,7 +12,7 @@ use iced_x86::{
     Register, UsedMemory,
 };
 
-use super::{ARGUMENTS, Stop};
+use super::{location::ARGUMENTS, stop::Stop};
 
 /// Most bytes that a frame may have: more is taken for a mistake.
 const MAX_FRAME: i64 = 1 << 20;

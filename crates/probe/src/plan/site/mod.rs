@@ -13,15 +13,21 @@ mod beside;
 mod flow;
 mod jumps;
 mod kind;
+mod location;
+mod price;
+mod stop;
 
 pub(super) use beside::call_beside;
 use flow::{Found, State};
-use iced_x86::{
-    Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction, InstructionInfoFactory,
-};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 pub use jumps::{FarJumps, NEIGHBOUR};
 use jumps::{Inner, follower_jumps, neighbour_jumps};
 use kind::{is_eligible, is_empty};
+pub use location::{ARGUMENTS, Place};
+pub use price::InstructionCost;
+pub(super) use price::calls;
+use price::cost_of;
+pub use stop::Stop;
 
 use super::cost::{Costs, InstructionKind};
 
@@ -32,14 +38,6 @@ const MAX_LINE: usize = 64;
 /// A place must cost at most this share of an earlier one to be preferred. A second trap costs 2.7 times a single one
 /// at least; without one, costs differ by less than 1.3, which is what measuring them on a busy machine may err by.
 const WORTH: f64 = 0.5;
-/// The registers that arguments are passed in, by the numbers that x86 encodes: rdi rsi rdx rcx r8 r9.
-pub const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
-/// Names of the registers, in the order in which x86 encodes them.
-const REGISTERS: [&str; 16] = [
-    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
-    "r14", "r15",
-];
-
 /// What a probe needs of the function's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
@@ -84,110 +82,6 @@ pub struct Function<'a> {
     pub after: &'a [u8],
     /// Where else within it functions begin, by the symbol tables; sorted.
     pub symbols: &'a [u64],
-}
-
-/// Where an argument is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// In the register with this number, in the order in which x86 encodes them.
-    Register(u8),
-    /// In memory, this many bytes from the stack pointer.
-    Stack(i16),
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Register(number) => {
-                out.write_str(REGISTERS.get(*number as usize).unwrap_or(&"?"))
-            }
-            Self::Stack(offset) if *offset < 0 => write!(out, "[rsp-{:#x}]", -i32::from(*offset)),
-            Self::Stack(offset) => write!(out, "[rsp+{offset:#x}]"),
-        }
-    }
-}
-
-/// What ended the search, or kept it from beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stop {
-    /// A jump, conditional or not.
-    Branch,
-    /// A call.
-    Call,
-    /// The function returns.
-    Return,
-    /// Something is stored that others can see.
-    Store,
-    /// The stack pointer is moved by something that is not followed.
-    StackPointer,
-    /// Bytes that are no known instruction.
-    Undecodable,
-    /// Something can jump to a place behind the first instruction.
-    JumpTarget,
-    /// A jump whose targets are not known could lead to a place behind the first instruction.
-    UnknownJump,
-    /// A needed argument is no longer anywhere.
-    ArgumentLost(u8),
-    /// Nothing that could follow would be cheaper.
-    Cheapest,
-    /// The line is longer than is looked at.
-    TooLong,
-    /// The function's size is not known, or larger than is decoded, so that its jumps are not known.
-    Size,
-    /// Its bytes cannot be read.
-    Unread,
-    /// The stack pointer moves, and a probe at the function's return needs it where it was.
-    ReturnProbe,
-    /// It is code of another processor than x86-64.
-    Machine,
-    /// It was asked for (`--sites entry`).
-    Asked,
-    /// The kernel refused a probe at the place that was chosen.
-    Refused,
-    /// A USDT probe is one instruction.
-    Usdt,
-}
-
-impl std::fmt::Display for Stop {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Branch => "the function branches",
-            Self::Call => "the function calls another one",
-            Self::Return => "the function returns",
-            Self::Store => "the function writes what others can see",
-            Self::StackPointer => "the stack pointer cannot be followed further",
-            Self::Undecodable => "the function cannot be decoded",
-            Self::JumpTarget => "something jumps behind the first instruction",
-            Self::UnknownJump => {
-                "a jump with unknown targets could lead behind the first instruction"
-            }
-            Self::ArgumentLost(argument) => {
-                return write!(out, "arg{argument} is not kept any longer");
-            }
-            Self::Cheapest => "nothing is cheaper",
-            Self::TooLong => "the straight line is longer than is examined",
-            Self::Size => "the function's size is not known, or too large",
-            Self::Unread => "the function's bytes cannot be read",
-            Self::ReturnProbe => {
-                "the stack pointer moves, which a probe at the return needs where it was"
-            }
-            Self::Machine => "only code of x86-64 is examined",
-            Self::Asked => "the first instruction was asked for",
-            Self::Refused => "the kernel refuses a probe at the place that was chosen",
-            Self::Usdt => "a USDT probe is one instruction",
-        })
-    }
-}
-
-/// An instruction and its cost.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InstructionCost {
-    /// Its text, in the syntax of Intel's manuals.
-    pub instruction: String,
-    /// Its kind.
-    pub kind: InstructionKind,
-    /// Nanoseconds of a hit; infinite where no probe may sit on it.
-    pub cost_ns: f64,
 }
 
 /// Where a probe goes.
@@ -251,14 +145,6 @@ impl Choice {
             _ => mask,
         })
     }
-}
-
-/// Whether a function's code calls others. Compilers keep something below the stack pointer only in one that does not.
-pub(super) fn calls(bytes: &[u8], address: u64) -> bool {
-    let decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
-    decoder.into_iter().any(|instruction| {
-        matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
-    })
 }
 
 /// Chooses the place of a probe at a function's entry or return.
@@ -400,29 +286,6 @@ fn places(state: &State, needs: Needs) -> Option<[Option<Place>; 6]> {
         all[argument as usize] = Some(place(state, argument, needs)?);
     }
     Some(all)
-}
-
-fn cost_of(
-    instruction: &Instruction,
-    bytes: &[u8],
-    address: u64,
-    costs: &Costs,
-) -> InstructionCost {
-    let start = usize::try_from(instruction.ip().wrapping_sub(address)).unwrap_or(usize::MAX);
-    let own = bytes.get(start..).and_then(|rest| rest.get(..instruction.len())).unwrap_or_default();
-    let kind = kind::of(instruction, own);
-    InstructionCost { instruction: text(instruction), kind, cost_ns: costs.entry(kind) }
-}
-
-fn text(instruction: &Instruction) -> String {
-    let mut formatter = FastFormatter::new();
-    formatter.options_mut().set_space_after_operand_separator(true);
-    formatter.options_mut().set_use_hex_prefix(true);
-    formatter.options_mut().set_uppercase_hex(false);
-    formatter.options_mut().set_rip_relative_addresses(true);
-    let mut text = String::new();
-    formatter.format(instruction, &mut text);
-    text
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where one probe goes in one object, and what is special about it.
+//! Where a probe can go in one object, and what is special about it.
 //!
 //! Knows clones, IFUNCs, aliases by version and names that are not code; called by `build` for each
 //! probe and object.
@@ -8,21 +8,20 @@ use drainprof_process::{
     elf::{CloneKind, readable},
     printable,
 };
-use drainprof_profile::Address;
+use drainprof_profile::{Address, Finding};
 
 use super::{
-    Finding,
     matching::{address_text, list, unmatched, without_symbols},
     structors::without_wrappers,
-    usdt::UsdtSite,
+    usdt_site::UsdtSite,
 };
 
-/// Most functions that one pattern may name: more is a mistake in the pattern, and costs attach time.
-const MAX_PLACES: usize = 256;
+/// Most sites of one address: more is a mistake in the pattern, and costs attach time.
+const MAX_SITES: usize = 256;
 
-/// One place.
+/// A site that the address of a probe names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Candidate {
     pub(super) symbol: String,
     /// The name that the profile gives it, where it has another one itself.
     pub(super) alias: Option<String>,
@@ -33,7 +32,7 @@ pub(super) struct Place {
     pub(super) usdt: Option<UsdtSite>,
 }
 
-/// The object that is looked at, in its process.
+/// An object in its process.
 #[derive(Clone, Copy)]
 pub(super) struct Within<'a> {
     pub(super) elf: &'a Elf,
@@ -43,10 +42,10 @@ pub(super) struct Within<'a> {
     pub(super) followed: &'a [Followed],
 }
 
-/// The places of a probe in one object, none if its address is not there.
+/// The sites of a probe in one object, none if its address is not there.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    pub(super) all: Vec<Place>,
+pub(super) struct Candidates {
+    pub(super) all: Vec<Candidate>,
     pub(super) findings: Vec<Finding>,
     /// Why there is none.
     pub(super) missing: Option<String>,
@@ -55,9 +54,9 @@ pub(super) struct Places {
 }
 
 /// Finds where `address` is in an object.
-pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
+pub(super) fn find(within: Within<'_>, address: &Address) -> Candidates {
     let Within { elf, inode, .. } = within;
-    let mut found = Places::default();
+    let mut found = Candidates::default();
     match address {
         Address::Symbol(name) => {
             let hits = elf.resolve(name);
@@ -71,16 +70,16 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
         }
         Address::Demangled(glob) => match elf.resolve_demangled(glob) {
             Err(error) => found.missing = Some(error.to_string()),
-            Ok(hits) if hits.len() > MAX_PLACES => {
+            Ok(hits) if hits.len() > MAX_SITES => {
                 found.missing = Some(format!(
-                    "it matches {} functions, more than {MAX_PLACES}: make the pattern narrower",
+                    "it matches {} functions, more than {MAX_SITES}: make the pattern narrower",
                     hits.len()
                 ));
             }
             Ok(hits) => {
                 let (hits, wrappers) = without_wrappers(elf, &hits);
                 found.take_hits(within, &hits);
-                found.tell_wrappers(&wrappers);
+                found.report_wrappers(&wrappers);
                 for hit in &hits {
                     found.warn_of_clones(elf, &hit.name);
                 }
@@ -89,7 +88,7 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
         Address::Offset(offset) => match elf.code_at(*offset) {
             Ok(_) => {
                 let symbol = address_text(address);
-                found.all.push(Place {
+                found.all.push(Candidate {
                     symbol,
                     alias: None,
                     inode,
@@ -100,8 +99,8 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
             Err(error) => found.missing = Some(error.to_string()),
         },
         Address::Usdt { provider, name } => {
-            match usdt_places(within, provider, name, &address_text(address)) {
-                Ok(places) => found.all = places,
+            match usdt_sites(within, provider, name, &address_text(address)) {
+                Ok(sites) => found.all = sites,
                 Err(why) => found.missing = Some(why),
             }
         }
@@ -124,33 +123,33 @@ pub(super) fn find(within: Within<'_>, address: &Address) -> Places {
     found
 }
 
-/// The places of a USDT probe: all of them, or why one cannot be probed.
-fn usdt_places(
+/// The sites of a USDT probe: all of them, or why one cannot be probed.
+fn usdt_sites(
     within: Within<'_>,
     provider: &str,
     name: &str,
     text: &str,
-) -> Result<Vec<Place>, String> {
+) -> Result<Vec<Candidate>, String> {
     let Within { elf, inode, .. } = within;
     let notes = elf.usdt(provider, name)?;
     if notes.is_empty() {
         return Err("no such USDT probe".to_owned());
     }
-    if notes.len() > MAX_PLACES {
-        return Err(format!("it has {} places, more than {MAX_PLACES}", notes.len()));
+    if notes.len() > MAX_SITES {
+        return Err(format!("it has {} places, more than {MAX_SITES}", notes.len()));
     }
-    let mut places: Vec<Place> = Vec::with_capacity(notes.len());
+    let mut sites: Vec<Candidate> = Vec::with_capacity(notes.len());
     for note in notes {
         let file_offset = elf.file_offset(note.vaddr).filter(|_| elf.is_code(note.vaddr));
         let file_offset =
             file_offset.ok_or_else(|| format!("its place {:#x} is not in the code", note.vaddr))?;
         let usdt = Some(UsdtSite::new(elf, note)?);
-        places.push(Place { symbol: text.to_owned(), alias: None, inode, file_offset, usdt });
+        sites.push(Candidate { symbol: text.to_owned(), alias: None, inode, file_offset, usdt });
     }
-    Ok(places)
+    Ok(sites)
 }
 
-impl Places {
+impl Candidates {
     fn note(&mut self, code: &str, message: String) {
         self.findings.push(Finding { code: code.to_owned(), message });
     }
@@ -172,7 +171,7 @@ impl Places {
                 _ => match hit.file_offset {
                     Some(file_offset) => {
                         let symbol = hit.name.clone();
-                        self.all.push(Place {
+                        self.all.push(Candidate {
                             symbol,
                             alias: None,
                             inode,
@@ -190,7 +189,7 @@ impl Places {
     }
 
     /// Constructors and destructors that only call another symbol of the same, which is probed instead.
-    fn tell_wrappers(&mut self, wrappers: &[(String, String)]) {
+    fn report_wrappers(&mut self, wrappers: &[(String, String)]) {
         for (wrapper, inner) in wrappers {
             self.note(
                 "wrapper",
@@ -222,7 +221,7 @@ impl Places {
                          uses {names}, which is probed"
                     ),
                 );
-                self.all.extend(implementations.iter().map(|place| Place {
+                self.all.extend(implementations.iter().map(|place| Candidate {
                     symbol: place.symbol.clone(),
                     alias: Some(hit.name.clone()),
                     inode: place.inode,
