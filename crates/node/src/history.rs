@@ -7,7 +7,7 @@ use drainprof_census::HeapSummary;
 use drainprof_report::{
     export::{
         Error, Style,
-        chart::{self, Curve, Unit},
+        curves::{self, Curve},
         escape, shown,
         table::Rows,
     },
@@ -110,12 +110,12 @@ pub fn course_svg(
             add(format!("retained, {},", shown(&profile.profile, NAME)), retained.collect());
         }
     }
-    let more = match curves.len().saturating_sub(chart::LINES) {
+    let more = match curves.len().saturating_sub(curves::MAX_LINES) {
         0 => String::new(),
         more => format!("; {more} more curves are left out"),
     };
     let below = format!("{} to {}{more}", clock(first), clock(last));
-    Ok(writeln!(out, "{}", chart::picture(&curves, Unit::Bytes, "Memory over time", &below))?)
+    Ok(writeln!(out, "{}", curves::picture(&curves, "Memory over time", &below))?)
 }
 
 /// Writes a time series with a sparkline for resident memory, and two for each profile.

@@ -2,18 +2,28 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use drainprof_common::{hist::Hist, loss::Loss};
-use drainprof_profile::{Finding as PlanFinding, Key, Profile};
+use drainprof_common::loss::Loss;
+use drainprof_profile::Finding as PlanFinding;
 
-use super::{
-    Allocator, Began, Cost, Duty, Ended, Finding, Granules, Host, Kind, Memory, Objects,
-    OpenGranule, Options, PinnedGranule, Pins, Probe, Report, Retention, SCHEMA, SelfUse, Spread,
-    Target, Tool, Weight, Window, census, dsr, finding, frame, growth, identity, lifetimes,
-    measurable, sampling, sites, trend,
-};
 use crate::{
+    census,
     facts::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
+    finding, frame, growth,
     health::{self, Health},
+    identity,
+    kind::Kind,
+    known::{Known, hex, non_zero, seconds, spread},
+    lifetimes, measurable,
+    memory::Memory,
+    model::{
+        Began, Cost, Duty, Ended, Finding, Host, Probe, Report, SCHEMA, SelfUse, Target, Tool,
+        Weight, Window,
+        allocator::{
+            Allocator, Granules, Objects, OpenGranule, PinnedGranule, Pins, Retention, dsr,
+        },
+    },
+    options::Options,
+    sampling, sites, trend,
 };
 
 impl Report {
@@ -199,30 +209,6 @@ fn cost(probes: &[Probe], snapshot: &Snapshot) -> Cost {
     }
 }
 
-/// What the profile lets us know; without it a 0 in the facts means "unknown".
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    /// Whether granules' bytes are known.
-    pub(super) bytes: bool,
-    /// Whether objects' sizes are known.
-    pub(super) sizes: bool,
-    /// Whether objects are counted at all.
-    pub(super) objects: bool,
-}
-
-impl Known {
-    pub(super) fn of(facts: &AllocatorFacts) -> Self {
-        let profile: &Profile = &facts.profile;
-        let objects = facts.level.has_objects();
-        Self {
-            bytes: profile.granule_bytes.is_some()
-                || profile.probes.iter().any(|probe| probe.has(Key::Bytes)),
-            sizes: objects && profile.probes.iter().any(|probe| probe.has(Key::Size)),
-            objects,
-        }
-    }
-}
-
 fn allocator(facts: &AllocatorFacts, now_ns: u64, ended: bool, options: &Options) -> Allocator {
     let known = Known::of(facts);
     let totals = &facts.totals;
@@ -389,29 +375,6 @@ fn label(granule: &GranuleFacts) -> Option<String> {
     (!granule.label.is_empty()).then(|| granule.label.clone())
 }
 
-/// Nanoseconds to seconds.
-pub(super) fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
 fn since(then_ns: u64, now_ns: u64) -> Option<f64> {
     (then_ns != 0).then(|| seconds(now_ns.saturating_sub(then_ns)))
-}
-
-/// Addresses and ids as text; 0 stands for "none".
-pub(super) fn hex(value: u64) -> Option<String> {
-    (value != 0).then(|| format!("{value:#x}"))
-}
-
-pub(super) fn non_zero(value: u64) -> Option<u64> {
-    (value != 0).then_some(value)
-}
-
-/// Three points of a histogram.
-pub(super) fn spread(hist: &Hist) -> Spread {
-    Spread {
-        p50: hist.quantile(0.5).map(seconds),
-        p99: hist.quantile(0.99).map(seconds),
-        max: (hist.count > 0).then(|| seconds(hist.max)),
-    }
 }

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use drainprof_process::Module;
 
-use super::{Allocator, MemoryGrowth};
-use crate::facts::{Frames, SymbolFacts};
+use crate::{
+    facts::{Frames, SymbolFacts},
+    model::{Symbols, allocator::Allocator, growth::MemoryGrowth},
+};
 
 /// The files that frames of listed sites lie in. Two of them may have the same name.
 pub(super) fn modules(
@@ -24,21 +23,6 @@ pub(super) fn modules(
         .filter_map(|frame| frame.frame.module.as_deref())
         .collect();
     known.iter().filter(|module| names.contains(module.name.as_str())).cloned().collect()
-}
-
-/// How far naming has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Symbols {
-    /// Places that were seen, over all targets.
-    pub places: u64,
-    /// How many of them have a function's name.
-    pub named: u64,
-    /// How many are still searched for.
-    pub pending: u64,
-    /// How many were left out, because so many names are not kept.
-    pub left_out: u64,
-    /// How many were given up: their object's symbols could not be read in bounded time and memory.
-    pub given_up: u64,
 }
 
 /// Names the places of an allocator.

@@ -1,9 +1,9 @@
 //! Ids of sites that outlive a report: the same call path of the same build has the same one in every process, on every
 //! machine. So a metric can name a site whose call path stands in the report of a window.
 
-use drainprof_process::Module;
+use drainprof_process::{Frame, Module};
 
-use super::{Allocator, Frame, Site};
+use crate::model::{allocator::Allocator, site::Site};
 
 /// Gives ids to the sites whose frames are known.
 pub(super) fn add(allocators: &mut [Allocator], modules: &[Module]) {

@@ -5,8 +5,11 @@
 
 mod sites;
 
-use super::{Allocator, Growth, Kind, Report};
-use crate::health::Health;
+use crate::{
+    health::Health,
+    kind::Kind,
+    model::{Report, allocator::Allocator, series::Growth},
+};
 
 /// All rules, exactly: for reports whose counters no longer moved while they were read.
 #[must_use]

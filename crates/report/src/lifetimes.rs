@@ -4,11 +4,14 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
 
-use super::{
-    Bucket, Lifetimes, Overdue, Place,
-    build::{Known, hex, seconds, spread},
+use crate::{
+    facts::{AllocatorFacts, GranuleFacts},
+    known::{Known, hex, seconds, spread},
+    model::{
+        allocator::{Lifetimes, Overdue, Place},
+        series::Bucket,
+    },
 };
-use crate::facts::{AllocatorFacts, GranuleFacts};
 
 /// A granule is overdue once it is open for so many times the p99 lifetime of its peers.
 pub const OVERDUE_FACTOR: u64 = 10;

@@ -4,21 +4,22 @@
 //! Addresses and ids are text (`"0x…"`), because they do not fit a JSON number. What cannot be known is
 //! `null`, never 0.
 
-mod allocator;
+pub(crate) mod allocator;
+pub(crate) mod census;
+mod constraints;
+pub(crate) mod growth;
+pub(crate) mod series;
+pub(crate) mod site;
 
 use std::collections::BTreeMap;
 
 use drainprof_census::Comparison;
-use drainprof_process::memory::Pressure;
+use drainprof_process::{Module, memory::Pressure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::allocator::{
-    Allocator, Bucket, Estimates, Granules, Growth, Lifetimes, LiveOverTime, Objects, OpenGranule,
-    Overdue, PinnedGranule, Pins, Place, Retention, Sampling, Spread, dsr,
-};
-use super::{Memory, MemoryGrowth, Module, Symbols, schema};
-use crate::units;
+use self::{allocator::Allocator, growth::MemoryGrowth};
+use crate::{memory::Memory, units};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "drainprof.report/1";
@@ -36,7 +37,7 @@ pub struct Report {
     /// False if something that the counts need was lost, or a profile is not measurable.
     pub complete: bool,
     /// All loss counters by name, the zeros included; null for what a sample cannot know.
-    #[schemars(schema_with = "schema::losses")]
+    #[schemars(schema_with = "constraints::losses")]
     pub losses: BTreeMap<String, Option<u64>>,
     /// The time that was observed.
     pub window: Window,
@@ -137,6 +138,21 @@ pub struct SelfUse {
     pub peak_rss_bytes: u64,
     /// Memory of the kernel-side maps.
     pub map_bytes: u64,
+}
+
+/// How far naming has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Symbols {
+    /// Places that were seen, over all targets.
+    pub places: u64,
+    /// How many of them have a function's name.
+    pub named: u64,
+    /// How many are still searched for.
+    pub pending: u64,
+    /// How many were left out, because so many names are not kept.
+    pub left_out: u64,
+    /// How many were given up: their object's symbols could not be read in bounded time and memory.
+    pub given_up: u64,
 }
 
 /// How much a finding matters.
@@ -269,7 +285,7 @@ pub struct Probe {
     /// The profile.
     pub profile: String,
     /// What a hit means.
-    #[schemars(schema_with = "schema::role")]
+    #[schemars(schema_with = "constraints::role")]
     pub role: String,
     /// The symbol, or `offset:0x…`.
     pub symbol: String,

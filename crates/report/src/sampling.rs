@@ -5,8 +5,13 @@
 
 mod pages;
 
-use super::{Allocator, Estimates, Sampling, SiteEstimates};
-use crate::facts::{AllocatorFacts, HeldSum, SiteFacts};
+use crate::{
+    facts::{AllocatorFacts, HeldSum, SiteFacts},
+    model::{
+        allocator::{Allocator, Estimates, Sampling},
+        site::SiteEstimates,
+    },
+};
 
 /// Adds to an allocator's part of a report what follows from its being a sample of one in `one_in`.
 pub(super) fn add(allocator: &mut Allocator, facts: &AllocatorFacts, one_in: u32) {

@@ -12,13 +12,17 @@ use std::{
 use drainprof_common::hist::Hist;
 use drainprof_profile::Level;
 
-use super::{
-    Allocator, Cohort, Kind, LiveAllocation, OpenedAt, PinClass, PinClasses, Site, SiteEstimates,
-    SiteFrame,
-    build::{Known, hex, seconds, spread},
-    lifetimes, sampling, trend,
+use crate::{
+    facts::{AllocatorFacts, CallPath, SiteFacts, Snapshot, Survivors},
+    kind::Kind,
+    known::{Known, hex, seconds, spread},
+    lifetimes,
+    model::{
+        allocator::Allocator,
+        site::{Cohort, LiveAllocation, OpenedAt, PinClasses, Site, SiteEstimates, SiteFrame},
+    },
+    sampling, trend,
 };
-use crate::facts::{AllocatorFacts, CallPath, SiteFacts, Snapshot, Survivors};
 
 /// Names of threads that a site carries at most.
 const THREADS: usize = 8;
@@ -146,13 +150,13 @@ impl<'a> Joined<'a> {
             _ => None,
         };
         let (verdict, verdict_reason) = match (&self.parts[..], &live_over_time) {
-            // They share their granules, so that each is judged by what is its own.
+            // Sites share granules, so each is judged by its own live objects.
             _ if self.allocator.profile.kind == Kind::Slab => match &live_over_time {
                 Some(live) => (live.verdict, live.verdict_reason.clone()),
                 None => (None, None),
             },
             ([only], _) => trend::of_site(only, self.allocator, snapshot, ended).unzip(),
-            // SiteSeriesSet of parts cannot be added up: they may have granules in common.
+            // Time series of parts cannot be added up: they may have granules in common.
             _ => (None, None),
         };
         Site {
@@ -244,21 +248,6 @@ impl<'a> Joined<'a> {
             names.push(name.clone());
         }
         (names, more)
-    }
-}
-
-impl PinClasses {
-    /// What most of the decided pins are; of classes with equally many, the later one. `None` without a
-    /// decided pin.
-    #[must_use]
-    pub fn class(&self) -> Option<PinClass> {
-        let classes = [
-            (self.fundamental, PinClass::Fundamental),
-            (self.moderate, PinClass::Moderate),
-            (self.near_miss, PinClass::NearMiss),
-        ];
-        let most = classes.iter().map(|&(count, _)| count).max().filter(|&most| most > 0)?;
-        classes.into_iter().find(|&(count, _)| count == most).map(|(_, class)| class)
     }
 }
 

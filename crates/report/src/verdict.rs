@@ -1,7 +1,6 @@
 //! What a report means to a script: the exit code.
 
-use super::Report;
-use crate::health::Health;
+use crate::{health::Health, model::Report};
 
 /// The judgement on a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -380,7 +380,7 @@ mod tests {
     /// A format that shows call paths asks for them, and refuses a level that has none.
     #[test]
     fn formats_of_paths_need_stacks() {
-        for name in ["folded", "flamegraph", "chart", "pprof"] {
+        for name in ["folded", "flamegraph", "pprof"] {
             let args = parsed(&["-o", name]);
             assert_eq!(format(&args).unwrap().name, name);
             assert_eq!((level(&args), top(&args)), (Some(Level::Stacks), 1_000));

@@ -9,7 +9,7 @@ use super::{
     model::{Change, DiffFrame, GrowthDiff},
     sites::functions,
 };
-use crate::{GrowthPath, Report};
+use crate::model::{Report, growth::GrowthPath};
 
 /// What a path has done.
 #[derive(Clone, Copy, Debug, Default)]

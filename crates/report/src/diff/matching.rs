@@ -4,7 +4,7 @@
 //! another build may lie in another directory; then by profile alone, because it may be called otherwise.
 //! Each of these only where it leaves no choice.
 
-use super::allocators::Group;
+use super::group::Group;
 
 /// An allocator in both reports, or in one.
 #[derive(Debug)]

@@ -6,12 +6,14 @@
 //! `cli` reads the reports, `export::diff` writes the result.
 
 mod allocators;
+mod group;
 mod growth;
 mod matching;
 mod model;
 #[cfg(test)]
 mod schema_tests;
 mod sites;
+mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -20,14 +22,17 @@ pub use model::{
     Status,
 };
 
-use super::Report;
+use crate::{
+    model::Report,
+    verdict::{Verdict, verdict},
+};
 
 impl Diff {
     /// Compares two reports; the names are those of their files, for the heading.
     #[must_use]
     pub fn of(before: (&str, &Report), after: (&str, &Report)) -> Self {
         let sides = [side(before.0, before.1), side(after.0, after.1)];
-        let allocators = matching::pairs(allocators::groups(before.1), allocators::groups(after.1))
+        let allocators = matching::pairs(group::groups(before.1), group::groups(after.1))
             .into_iter()
             .map(|pair| allocators::compare(&pair, [&sides[0], &sides[1]]))
             .collect::<Vec<_>>();
@@ -51,7 +56,7 @@ fn side(file: &str, report: &Report) -> Side {
         file: file.to_owned(),
         version: report.tool.version.clone(),
         kernel: report.host.kernel.clone(),
-        complete: super::verdict(report, None) == super::Verdict::Ok,
+        complete: verdict(report, None) == Verdict::Ok,
         window_seconds: report.window.seconds,
         observed_seconds: report.window.observed(),
         processes: report.targets.len() as u64,

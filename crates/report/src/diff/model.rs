@@ -5,7 +5,10 @@ use drainprof_profile::Level;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Growth, Kind, PinClass};
+use crate::{
+    kind::{self, Kind},
+    model::{series::Growth, site::PinClass},
+};
 
 /// The schema's name and version.
 pub const DIFF_SCHEMA: &str = "drainprof.diff/1";
@@ -103,8 +106,8 @@ pub struct AllocatorDiff {
     /// The profile.
     pub profile: String,
     /// The allocator's kind.
-    #[serde(with = "crate::kind_name")]
-    #[schemars(schema_with = "crate::schema::kind")]
+    #[serde(with = "kind")]
+    #[schemars(schema_with = "kind::schema")]
     pub kind: Kind,
     /// Which report has it.
     pub presence: Presence,

@@ -7,11 +7,16 @@
 
 use std::collections::BTreeMap;
 
+use drainprof_process::Frame;
+
 use super::{
-    allocators::{Group, add, per_second},
     model::{Change, DiffFrame, SiteDiff, Status},
+    sums::{add, per_second},
 };
-use crate::{Frame, Kind, PinClass, Site};
+use crate::{
+    kind::Kind,
+    model::site::{PinClass, Site},
+};
 
 /// What stands for the target's own executable, which another build may call otherwise.
 const OWN: &str = "[executable]";
@@ -19,6 +24,16 @@ const OWN: &str = "[executable]";
 const MATERIAL: f64 = 0.1;
 /// A change of counted things is one beyond so many standard deviations of chance.
 const DEVIATIONS: f64 = 2.0;
+
+/// The sites of one side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listed<'a> {
+    pub(super) sites: &'a Sites,
+    /// One of so many granules was examined.
+    pub(super) one_in: u64,
+    /// Whether all of its sites are listed.
+    pub(super) is_whole: bool,
+}
 
 /// The names of a path and of the place of opening.
 type Key = (Vec<DiffFrame>, Vec<DiffFrame>);
@@ -122,8 +137,8 @@ fn bare((frames, opened_at): &Key) -> Key {
 }
 
 /// All sites, by how much they changed; none unless both have some.
-pub(super) fn compare(groups: [&Group; 2], seconds: [f64; 2]) -> Option<Vec<SiteDiff>> {
-    let [Some(before), Some(after)] = groups.map(|group| group.sites.as_ref()) else { return None };
+pub(super) fn compare(listed: [Listed<'_>; 2], kind: Kind, seconds: [f64; 2]) -> Vec<SiteDiff> {
+    let [before, after] = listed.map(|side| side.sites);
     let mut pairs: Vec<[Option<&Sum>; 2]> = Vec::new();
     let mut gone: BTreeMap<&Key, &Sum> =
         before.0.iter().filter(|(key, _)| !after.0.contains_key(*key)).collect();
@@ -147,8 +162,8 @@ pub(super) fn compare(groups: [&Group; 2], seconds: [f64; 2]) -> Option<Vec<Site
     let mut sites: Vec<_> = pairs
         .into_iter()
         .map(|pair| {
-            let judged = judge(pair, groups, seconds);
-            (judged.1, diff(pair, judged.0, groups, seconds))
+            let (status, change) = judge(pair, listed, kind, seconds);
+            (change, diff(pair, status, listed, seconds))
         })
         .collect();
     sites.sort_by(|(a, first), (b, second)| {
@@ -157,16 +172,20 @@ pub(super) fn compare(groups: [&Group; 2], seconds: [f64; 2]) -> Option<Vec<Site
             .then_with(|| size(second).cmp(&size(first)))
             .then_with(|| first.frames.cmp(&second.frames))
     });
-    Some(sites.into_iter().map(|(_, site)| site).collect())
+    sites.into_iter().map(|(_, site)| site).collect()
 }
 
 /// What became of a site, and by how much its measure changed.
-fn judge(pair: [Option<&Sum>; 2], groups: [&Group; 2], seconds: [f64; 2]) -> (Status, f64) {
-    let kind = groups[1].kind;
+fn judge(
+    pair: [Option<&Sum>; 2],
+    listed: [Listed<'_>; 2],
+    kind: Kind,
+    seconds: [f64; 2],
+) -> (Status, f64) {
     let mut values = [0.0; 2];
     let mut variance = 0.0;
-    for ((value, sum), (group, seconds)) in
-        values.iter_mut().zip(pair).zip(groups.into_iter().zip(seconds))
+    for ((value, sum), (side, seconds)) in
+        values.iter_mut().zip(pair).zip(listed.into_iter().zip(seconds))
     {
         let Some(sum) = sum else { continue };
         let (measure, counted) = sum.measure(kind);
@@ -174,7 +193,7 @@ fn judge(pair: [Option<&Sum>; 2], groups: [&Group; 2], seconds: [f64; 2]) -> (St
             let rate = per_second(measure, seconds).unwrap_or_default();
             *value = rate;
             // A count varies by chance like its root; one in a sample more.
-            variance += per_second(group.one_in, seconds).unwrap_or_default() * rate;
+            variance += per_second(side.one_in, seconds).unwrap_or_default() * rate;
         } else {
             *value = measure as f64;
         }
@@ -215,7 +234,7 @@ impl Sum {
 fn diff(
     pair: [Option<&Sum>; 2],
     status: Status,
-    groups: [&Group; 2],
+    listed: [Listed<'_>; 2],
     seconds: [f64; 2],
 ) -> SiteDiff {
     let [before, after] = pair;
@@ -230,8 +249,8 @@ fn diff(
     let shown = after.or(before);
     SiteDiff {
         status,
-        certain: (before.is_some() || groups[0].lists_all())
-            && (after.is_some() || groups[1].lists_all()),
+        certain: (before.is_some() || listed[0].is_whole)
+            && (after.is_some() || listed[1].is_whole),
         granules_pinned: change(|sum| Some(sum.granules_pinned)),
         pinned_per_second: rate(|sum| Some(sum.granules_pinned)),
         objects: change(|sum| Some(sum.objects)),

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+/// Characters that are shown of a name.
+pub(super) const NAME: usize = 60;
+
 /// Whether a terminal could take the character for a command, or show text in another order than it is.
 pub(super) fn is_hostile(c: char) -> bool {
     c.is_control()
@@ -53,6 +56,11 @@ pub fn json(text: &str) -> String {
         }
     }
     safe
+}
+
+/// Text between tags.
+pub(super) fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `flamegraph` and `icicle`: an SVG picture of the call paths, drawn by `inferno`.
+//! `flamegraph`: an SVG picture of the call paths, drawn by `inferno`.
 //!
 //! It needs nothing from elsewhere: search and zoom are a script in the file itself. `key` has the colours.
 
@@ -6,11 +6,15 @@ mod key;
 
 use std::io::{self, Write as _};
 
-use inferno::flamegraph::{Direction, Options, from_lines};
+use inferno::flamegraph::{Options, from_lines};
 
 pub(super) use self::key::with_key;
-use super::{Error, Exporter, Style, escape, weigh, weigh::Stacks};
-use crate::Report;
+use super::{
+    escape,
+    exporter::{Error, Exporter, Style},
+    weigh::{Stacks, weigh},
+};
+use crate::model::Report;
 
 /// Characters of a title's lists (processes, profiles), and of the line below it: what does not fit the
 /// picture's width would be cut at both ends.
@@ -19,52 +23,40 @@ const BELOW: usize = 150;
 /// All widths of a picture add up to less: what is more is only in a report that was made by hand.
 const MOST: u64 = 1 << 52;
 
-/// Grows up from the outermost function, or hangs down from it.
+/// Grows up from the outermost function.
 #[derive(Debug)]
-pub(super) enum Flamegraph {
-    Up,
-    Down,
-}
+pub(super) struct Flamegraph;
 
 impl Exporter for Flamegraph {
     fn report(&self, report: &Report, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
         let stacks = weigh(report, style.weight);
-        let svg = if stacks.folded.is_empty() {
-            empty(report, &stacks)
-        } else {
-            self.draw(report, &stacks)?
-        };
+        let svg =
+            if stacks.folded.is_empty() { empty(report, &stacks) } else { draw(report, &stacks)? };
         out.write_all(&svg)?;
         out.write_all(b"\n")?;
         Ok(())
     }
 }
 
-impl Flamegraph {
-    fn draw(&self, report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
-        let share = MOST / stacks.folded.len() as u64;
-        let lines: Vec<String> = stacks
-            .folded
-            .iter()
-            .map(|(stack, value)| format!("{stack} {}", (*value).min(share)))
-            .collect();
-        let mut palette = key::palette(stacks);
-        let mut options = Options::default();
-        options.title = title(stacks);
-        options.subtitle = Some(subtitle(report, &stacks.left_out));
-        stacks.quantity.words().clone_into(&mut options.count_name);
-        // The same report is the same picture: a colour follows from the numbers.
-        options.deterministic = true;
-        options.palette_map = Some(&mut palette);
-        options.bgcolors = Some(key::BACKGROUND);
-        options.direction = match self {
-            Self::Up => Direction::Straight,
-            Self::Down => Direction::Inverted,
-        };
-        let mut svg = Vec::new();
-        from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-        Ok(with_key(svg, &key::of(stacks)))
-    }
+fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
+    let share = MOST / stacks.folded.len() as u64;
+    let lines: Vec<String> = stacks
+        .folded
+        .iter()
+        .map(|(stack, value)| format!("{stack} {}", (*value).min(share)))
+        .collect();
+    let mut palette = key::palette(stacks);
+    let mut options = Options::default();
+    options.title = title(stacks);
+    options.subtitle = Some(subtitle(report, &stacks.left_out));
+    stacks.quantity.words().clone_into(&mut options.count_name);
+    // The same report is the same picture: a colour follows from the numbers.
+    options.deterministic = true;
+    options.palette_map = Some(&mut palette);
+    options.bgcolors = Some(key::BACKGROUND);
+    let mut svg = Vec::new();
+    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+    Ok(with_key(svg, &key::of(stacks)))
 }
 
 fn title(stacks: &Stacks) -> String {
@@ -131,7 +123,7 @@ fn empty(report: &Report, stacks: &Stacks) -> Vec<u8> {
 }
 
 /// A picture of a few lines of text.
-pub(super) fn nothing(lines: &[String; 3]) -> Vec<u8> {
+fn nothing(lines: &[String; 3]) -> Vec<u8> {
     let mut svg = Vec::new();
     let _ = write!(
         svg,
@@ -145,16 +137,11 @@ pub(super) fn nothing(lines: &[String; 3]) -> Vec<u8> {
             svg,
             "<text x=\"600\" y=\"{y}\" text-anchor=\"middle\" font-family=\"monospace\" \
              font-size=\"14\">{}</text>",
-            xml(line)
+            escape::xml(line)
         );
     }
     svg.extend_from_slice(b"</svg>");
     svg
-}
-
-/// Text between tags.
-pub(super) fn xml(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Error, Exporter, Style, weigh};
+use super::{Error, Exporter, Style, weigh::weigh};
 use crate::Report;
 
 #[derive(Debug)]

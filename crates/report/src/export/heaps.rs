@@ -8,11 +8,15 @@ use std::io::{self, Write};
 use drainprof_census::{Census, Granules, Heap, Part, PartKind, Unknown};
 
 pub use self::{map::write_heap_map, metrics::write_heap_metrics};
-use super::{Style, contexts::write_contexts, escape::shown, table::Rows};
+use super::{
+    Style,
+    contexts::write_contexts,
+    escape::{NAME, shown},
+    table::Rows,
+};
 use crate::units;
 
-/// Characters of a name, and of a step.
-const NAME: usize = 60;
+/// Characters of a step.
 const STEP: usize = 400;
 
 /// Writes the page. Sizes, counts and names of types: no contents.

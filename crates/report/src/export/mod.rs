@@ -3,10 +3,11 @@
 //! An exporter cannot tell where its report came from, looks nothing up, and reads no clock: times of
 //! day and names arrive as text. `cli` picks a format by name; help and documentation read the table.
 
-pub mod chart;
 mod contexts;
+pub mod curves;
 pub mod diff;
 pub mod escape;
+mod exporter;
 mod firefox;
 mod flamegraph;
 mod folded;
@@ -23,128 +24,15 @@ mod text;
 pub mod weigh;
 mod why;
 
-use std::{fmt, io};
-
 pub use escape::shown;
+use exporter::SENTENCE;
+pub use exporter::{Error, Exporter, Interval, Style};
 pub use heaps::{write_heap_map, write_heap_metrics, write_heaps};
-pub use pprof::otlp_profiles;
+pub use pprof::otlp::otlp_profiles;
 pub use weigh::PinWeight;
-use weigh::weigh;
 pub use why::write_why;
 
-use crate::{
-    Report,
-    facts::{CallPath, EventFacts, Names},
-};
-
-/// Most characters that are shown of a sentence.
-const SENTENCE: usize = 1_000;
-
-/// Why nothing, or only a part, was written.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The writer failed.
-    #[error("cannot write the report")]
-    Write(#[from] io::Error),
-    /// A value has no JSON form.
-    #[error("cannot write the report as JSON")]
-    Json(#[source] serde_json::Error),
-    /// A picture of nothing.
-    #[error(
-        "there is nothing to draw: no call path has a weight; only reports of level stacks have any"
-    )]
-    NothingToDraw,
-}
-
-impl Error {
-    /// Whether the reader has gone away (`drainprof … | head`), which is no failure.
-    #[must_use]
-    pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
-    }
-}
-
-/// How output looks. `json`, `ndjson` and `pprof` ignore it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Style {
-    /// Whether to colour; the caller knows whether this is a terminal and what `NO_COLOR` says.
-    pub colour: bool,
-    /// Columns to fill.
-    pub width: u16,
-    /// Rows that a list shows at most.
-    pub top: usize,
-    /// What the widths of `folded` and `flamegraph` mean.
-    pub weight: PinWeight,
-}
-
-impl Default for Style {
-    fn default() -> Self {
-        Self { colour: false, width: 100, top: 10, weight: PinWeight::Granules }
-    }
-}
-
-impl Style {
-    /// The text in colour, where there is any.
-    fn paint(&self, paint: anstyle::Style, text: &str) -> String {
-        if self.colour { format!("{paint}{text}{paint:#}") } else { text.to_owned() }
-    }
-}
-
-/// Two reports in a row.
-#[derive(Clone, Copy, Debug)]
-pub struct Interval<'a> {
-    /// The earlier one; `None`: the interval began with the attach.
-    pub before: Option<&'a Report>,
-    /// The later one.
-    pub now: &'a Report,
-    /// The time of day, as it is to be shown.
-    pub clock: &'a str,
-}
-
-/// One output format.
-pub trait Exporter: fmt::Debug + Send + Sync {
-    /// Writes a whole report.
-    fn report(&self, report: &Report, style: &Style, out: &mut dyn io::Write) -> Result<(), Error>;
-
-    /// One that remembers the intervals and events of an observation for its report; `None` where the format needs none
-    /// of them.
-    fn recorder(&self) -> Option<Box<dyn Exporter>> {
-        None
-    }
-
-    /// Writes what changed in an interval; nothing where the format has no such thing.
-    fn interval(
-        &self,
-        _interval: &Interval<'_>,
-        _style: &Style,
-        _out: &mut dyn io::Write,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Writes one event as decoded; nothing where the format has no such thing.
-    fn event(
-        &self,
-        _event: &EventFacts<'_>,
-        _names: &dyn Names,
-        _out: &mut dyn io::Write,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Writes what a number stands for by which events name a call path of a target; nothing where the format has no
-    /// such thing.
-    fn path(
-        &self,
-        _number: u64,
-        _target: u32,
-        _path: &CallPath,
-        _names: &dyn Names,
-        _out: &mut dyn io::Write,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-}
+use crate::Report;
 
 /// Whether a format has records for single events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,33 +123,9 @@ pub const FORMATS: &[Format] = &[
             "flamegraph",
             "svg",
             "call paths as a flame graph (SVG), as wide as --weight says",
-            &flamegraph::Flamegraph::Up,
+            &flamegraph::Flamegraph,
         )
     },
-    Format {
-        paths: true,
-        ..whole(
-            "icicle",
-            "icicle.svg",
-            "the flame graph upside down: callers on top",
-            &flamegraph::Flamegraph::Down,
-        )
-    },
-    Format {
-        paths: true,
-        ..whole(
-            "chart",
-            "chart.svg",
-            "what the call paths with most live bytes hold over time (SVG)",
-            &chart::Chart,
-        )
-    },
-    whole(
-        "retention",
-        "retention.svg",
-        "what allocators hold back over time (SVG)",
-        &chart::Retention,
-    ),
     Format {
         paths: true,
         binary: true,
@@ -301,6 +165,8 @@ fn not_measurable(report: &Report) -> impl Iterator<Item = String> + '_ {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::{Options, samples};
 

@@ -1,17 +1,13 @@
 //! How much was allocated and freed up to a moment, kept for a few moments of the past: so that a report can
 //! tell what comes and goes from what goes on.
 //!
-//! Pure: whoever drives the observer says when, and hands over the counts. Asked by the finding
+//! Pure: the caller says when, and hands over the counts. Used by the finding
 //! `unmatched_frees_high`.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use drainprof_common::{
-    loss::{Loss, LossCounts},
-    maps::Totals,
-};
+use drainprof_common::maps::Totals;
 
-use super::{Snapshot, TargetFacts};
 use crate::series::{Point, Thinned};
 
 /// Moments that are kept: spread over all that was observed, so that the middle is never far from one.
@@ -83,21 +79,9 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Those of a snapshot.
-    #[must_use]
-    pub fn of(snapshot: &Snapshot) -> Self {
-        Self::over(&snapshot.targets, &snapshot.losses)
-    }
-
-    pub(super) fn over(targets: &[TargetFacts], losses: &LossCounts) -> Self {
-        let mut flows =
-            Self { of: BTreeMap::new(), unmatched: losses[Loss::UnmatchedFree as usize] };
-        for target in targets {
-            for facts in &target.allocators {
-                flows.add(target.target, &facts.profile.name, &facts.totals);
-            }
-        }
-        flows
+    /// No allocator yet; all frees of objects whose allocation was not seen.
+    pub(super) const fn new(unmatched: u64) -> Self {
+        Self { of: BTreeMap::new(), unmatched }
     }
 
     /// Adds one instance of a profile in a target.

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use drainprof_common::growth::member;
+use drainprof_process::memory::{GranuleState, TouchedMemory};
 
-use super::{CallPath, GranuleState, MapTotals, TouchedMemory};
+use super::{mappings::MapTotals, sites::CallPath};
 use crate::series::AddedSeries;
 
 /// What one call path has done to memory by page faults and other accesses.

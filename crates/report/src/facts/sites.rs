@@ -5,7 +5,7 @@ use std::sync::Arc;
 use drainprof_common::hist::Hist;
 use drainprof_process::PathEnd;
 
-use super::Survivors;
+use super::survivors::Survivors;
 use crate::series::SiteSeries;
 
 /// A call path: return addresses, the allocating call's first, the outermost last.

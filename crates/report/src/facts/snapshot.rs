@@ -7,10 +7,15 @@ use drainprof_common::{
     loss::{LOSS_COUNT, Loss, LossCounts},
     maps::Totals,
 };
-use drainprof_process::memory::Pressure;
+use drainprof_process::{Module, memory::Pressure};
 use drainprof_profile::{Finding, Level, Profile};
 
-use super::{Frames, GrowthFacts, Module, Moment, SiteFacts, SymbolFacts};
+use super::{
+    flows::{Flows, Moment},
+    frame::{Frames, SymbolFacts},
+    growth::GrowthFacts,
+    sites::SiteFacts,
+};
 use crate::series::{HeldSeries, LiveSeries, MemorySeries};
 
 /// Everything that is known at one moment. All counts are since the attach.
@@ -71,10 +76,27 @@ impl Snapshot {
         self.duty.map_or(self.window, |duty| duty.observed)
     }
 
+    /// What was allocated and freed.
+    #[must_use]
+    pub fn flows(&self) -> Flows {
+        flows(&self.targets, &self.losses)
+    }
+
     /// Records of the output were dropped, because its reader was too slow.
     pub const fn records_dropped(&mut self, records: u64) {
         self.losses[Loss::RecordDropped as usize] += records;
     }
+}
+
+/// What was allocated and freed in all allocators of the targets.
+pub(super) fn flows(targets: &[TargetFacts], losses: &LossCounts) -> Flows {
+    let mut flows = Flows::new(losses[Loss::UnmatchedFree as usize]);
+    for target in targets {
+        for facts in &target.allocators {
+            flows.add(target.target, &facts.profile.name, &facts.totals);
+        }
+    }
+    flows
 }
 
 /// A duty cycle: for how long of each period is observed.

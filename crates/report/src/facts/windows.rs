@@ -15,7 +15,11 @@ use drainprof_common::{
 };
 use drainprof_profile::Level;
 
-use super::{AllocatorFacts, Flows, ProbeFacts, SiteFacts, Snapshot, TargetFacts};
+use super::{
+    flows::Flows,
+    sites::SiteFacts,
+    snapshot::{AllocatorFacts, ProbeFacts, Snapshot, TargetFacts, flows},
+};
 
 /// Places of opening that are distinguished, per allocator: those beyond count as unknown places.
 const PLACES: usize = 4_096;
@@ -65,7 +69,7 @@ impl Windows {
     /// What was allocated and freed in them.
     #[must_use]
     pub fn flows(&self) -> Flows {
-        Flows::over(&self.targets, &self.losses)
+        flows(&self.targets, &self.losses)
     }
 
     /// A window has ended after `length`; the snapshot holds what was seen in it alone.
@@ -201,7 +205,7 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     }
     into.granules.extend(later.granules);
     join_sites(&mut into.sites, later.sites);
-    // Two windows make no time series: between them nobody looked.
+    // Two windows make no time series: what was between them was not observed.
     if !later.over_time.is_empty() {
         into.over_time = later.over_time;
         into.live_over_time = later.live_over_time;

@@ -21,8 +21,12 @@ mod sparse_granules;
 mod unmatched_frees_high;
 pub(crate) mod who_pins;
 
-use super::{Allocator, Finding, Options, Report, Weight, invariants_within};
-use crate::facts::{AllocatorFacts, Snapshot};
+use crate::{
+    facts::{AllocatorFacts, Snapshot},
+    invariants::invariants_within,
+    model::{Finding, Report, Weight, allocator::Allocator},
+    options::Options,
+};
 
 /// One rule.
 #[derive(Debug)]

@@ -36,7 +36,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
         // Most objects belong to granules that are not in the sample.
         return Vec::new();
     }
-    let now = Flows::of(snapshot);
+    let now = snapshot.flows();
     let halves = Halves::of(case);
     let mut found = Vec::new();
     let mut all_from_start = true;

@@ -3,7 +3,7 @@
 use drainprof_profile::Level;
 
 use super::{Check, sum};
-use crate::Site;
+use crate::model::site::Site;
 
 impl Check<'_> {
     pub(super) fn sites(&mut self) {

@@ -1,22 +1,27 @@
 //! What is known of one allocator of a process, and of its granules.
 
+use drainprof_process::Frame;
 use drainprof_profile::Level;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[allow(unused_imports, reason = "documentation links to it")]
-use super::Window;
-use crate::{Census, Frame, Kind, Site, schema};
+use super::{
+    census::Census,
+    constraints,
+    series::{Bucket, Growth, LiveOverTime, Spread},
+    site::Site,
+};
+use crate::kind::{self, Kind};
 
 /// One allocator instance of one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("allOf" = schema::allocator()))]
+#[schemars(extend("allOf" = constraints::allocator()))]
 pub struct Allocator {
     /// The profile.
     pub profile: String,
     /// The allocator's kind.
-    #[serde(with = "crate::kind_name")]
-    #[schemars(schema_with = "schema::kind")]
+    #[serde(with = "kind")]
+    #[schemars(schema_with = "kind::schema")]
     pub kind: Kind,
     /// The instance; null where the profile names none.
     pub instance: Option<String>,
@@ -224,7 +229,7 @@ pub struct Retention {
     pub left_bytes: Option<u64>,
     /// Close to late drain.
     pub pin_delay_seconds: Spread,
-    /// What was held back over time: seconds on the scale of [`Window::seconds`], granules, bytes. Of
+    /// What was held back over time: seconds on the scale of `window.seconds`, granules, bytes. Of
     /// kind `drain` granules that are retained, of the others granules that are open. Null where it is
     /// not known.
     #[serde(default)]
@@ -260,72 +265,6 @@ impl Retention {
     }
 }
 
-/// Live objects over time, and what that looks like. Only of kind `slab` it is judged: elsewhere granules are.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LiveOverTime {
-    /// Seconds on the scale of [`Window::seconds`], live objects, their bytes (null where the profile knows no sizes),
-    /// objects allocated so far. Of a sample of pages live objects and bytes are estimates for all.
-    pub series: Vec<(f64, u64, Option<u64>, u64)>,
-    /// Growth per second of what stays, objects; null where too little was observed.
-    pub objects_per_second: Option<f64>,
-    /// Its 95 % confidence interval.
-    pub objects_per_second_interval: Option<[f64; 2]>,
-    /// Growth per second, bytes; null also where sizes are not known.
-    pub bytes_per_second: Option<f64>,
-    /// The share of the variance that the slope explains.
-    pub r_squared: Option<f64>,
-    /// What it looks like; null where it is not known, or something was lost.
-    pub verdict: Option<Growth>,
-    /// Why, in a sentence with numbers.
-    pub verdict_reason: Option<String>,
-    /// Growth in a day at the present rate; null where none is foreseen, or bytes are not known.
-    pub forecast_bytes_per_day: Option<f64>,
-}
-
-/// What the time series of retention over time looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Growth {
-    /// It does not grow, or has come to an end of it.
-    Bounded,
-    /// It grows steadily; hardly anything goes again.
-    LinearLeak,
-    /// It grows steadily, and a part comes and goes.
-    Mixed,
-    /// It was held until the end of the run and freed there.
-    FreedAtShutdown,
-    /// Too little was observed.
-    TooEarly,
-    /// Nothing was retained.
-    None,
-}
-
-impl Growth {
-    /// Its name for people.
-    #[must_use]
-    pub const fn words(self) -> &'static str {
-        match self {
-            Self::Bounded => "bounded",
-            Self::LinearLeak => "linear leak",
-            Self::Mixed => "mixed: bounded and linear",
-            Self::FreedAtShutdown => "freed at shutdown",
-            Self::TooEarly => "too early to say",
-            Self::None => "none",
-        }
-    }
-}
-
-/// Three points of a distribution; null where it is empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Spread {
-    /// Half of the values are below.
-    pub p50: Option<f64>,
-    /// 99 % of the values are below.
-    pub p99: Option<f64>,
-    /// The largest value, exact.
-    pub max: Option<f64>,
-}
-
 /// Open (or last reset) to close.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lifetimes {
@@ -359,15 +298,6 @@ pub struct Place {
     pub open_now: u64,
     /// How many of these are overdue.
     pub overdue: u64,
-}
-
-/// One bucket of a histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Bucket {
-    /// The bucket's largest value.
-    pub le_seconds: f64,
-    /// Values in this bucket alone.
-    pub count: u64,
 }
 
 /// A granule that is open.

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, path::Path};
 
+use drainprof_common::{loss::LOSSES, spec::Role};
+
 use super::*;
 use crate::{Options, Report, export::FORMATS, finding::RULES, samples};
 

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use super::{Point, TimeSeries};
+use super::points::{Point, TimeSeries};
 
 /// Call stacks whose series are kept: those that have changed most.
 const MOST: usize = 256;

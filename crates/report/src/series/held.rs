@@ -2,7 +2,7 @@
 
 use drainprof_profile::{Key, Kind, Profile, Role};
 
-use super::{Point, TimeSeries};
+use super::points::{Point, TimeSeries};
 
 /// What is held back at one moment: of kind `drain` the granules that are closed, pinned and not yet
 /// drained; of the other kinds those that are open, since what leaks there is never closed.
@@ -60,7 +60,7 @@ pub fn held_bytes(profile: &Profile) -> HeldBytes {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::MOST_POINTS, *};
+    use super::{super::points::MOST_POINTS, *};
     use crate::samples;
 
     fn point(at_ns: u64) -> HeldPoint {

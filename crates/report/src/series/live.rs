@@ -1,6 +1,6 @@
 //! What is live over time, of one site or of a whole allocator instance.
 
-use super::{Point, TimeSeries};
+use super::points::{Point, TimeSeries};
 
 /// What is live at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use drainprof_process::memory::MemoryReading;
 
-use super::{Point, Thinned};
+use super::points::{Point, Thinned};
 use crate::fit::At;
 
 /// Points that are kept at most. When there are more, each two become one that knows their mean and their lowest value.

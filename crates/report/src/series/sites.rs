@@ -4,7 +4,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use super::{HeldPoint, HeldSeries, LivePoint, LiveSeries};
+use super::{
+    held::{HeldPoint, HeldSeries},
+    live::{LivePoint, LiveSeries},
+};
 
 /// Sites whose series are kept: those that have held most.
 const MOST: usize = 256;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::{Options, PathEnd, Report, samples};
+use crate::{Options, PathEnd, PinClass, Report, samples};
 
 const MS: u64 = 1_000_000;
 

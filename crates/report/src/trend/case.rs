@@ -1,10 +1,38 @@
 //! From facts to cases: what came, what went and for how long it stayed, what is there.
 
-use super::{
-    AllocatorFacts, At, Case, Hist, Kind, LiveSeries, Point, SiteFacts, Subject, Survivors,
-    TimeSeries, seconds,
+use drainprof_common::hist::Hist;
+
+use super::rules::Subject;
+use crate::{
+    facts::{AllocatorFacts, SiteFacts, Survivors},
+    fit::At,
+    kind::Kind,
+    known::seconds,
+    series::{HeldBytes, HeldSeries, LiveSeries, Point, TimeSeries, held_bytes},
 };
-use crate::series::{HeldBytes, HeldSeries, held_bytes};
+
+/// What is judged.
+pub(super) struct Case {
+    pub(super) subject: Subject,
+    /// When the time series begins (`CLOCK_MONOTONIC` ns): all times below are since then.
+    pub(super) first_ns: u64,
+    /// How many were held back at which time.
+    pub(super) held: Vec<At>,
+    /// The same in bytes; empty where they are not known.
+    pub(super) bytes: Vec<At>,
+    /// Granules so far that were there before they appeared; empty for objects.
+    pub(super) appeared: Vec<At>,
+    /// Those that were held back at some time, and those of them that went.
+    pub(super) came: u64,
+    pub(super) went: u64,
+    /// For how long those that went were held back.
+    pub(super) stays: Hist,
+    /// What is held back now, by the time at which it came; `None` where that is not known.
+    pub(super) survivors: Option<Survivors>,
+    /// Whether process or instance has ended.
+    pub(super) ended: bool,
+    pub(super) destroyed: bool,
+}
 
 impl Case {
     /// The granules of an allocator.
@@ -156,10 +184,6 @@ impl Case {
             destroyed: facts.destroyed,
         }
     }
-}
-
-impl Subject {
-    const GRANULES: Self = Self { kind: Kind::Drain, site: false, objects: false, one_in: 1 };
 }
 
 fn first_ns<P: Point + Copy>(series: &TimeSeries<P>) -> u64 {

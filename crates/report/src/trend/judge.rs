@@ -3,9 +3,18 @@
 use drainprof_common::hist::{BUCKETS, Hist, lower_bound};
 
 use super::{
-    At, BEGINNING, Case, Changes, FLATTENED, Fitted, Growth, HEIGHT, Kind, LEFT, LONG,
-    MIN_GRANULES, MIN_GROWTH, MIN_POINTS, MIN_SECONDS, SETTLED, SETTLING, SHUTDOWN, SLACK, STEADY,
-    STILL, Shape, TURNOVER, fit, seconds, words,
+    case::Case,
+    rules::{
+        BEGINNING, FLATTENED, Fitted, HEIGHT, LEFT, LONG, MIN_GRANULES, MIN_GROWTH, MIN_POINTS,
+        MIN_SECONDS, SETTLED, SETTLING, SHUTDOWN, SLACK, STEADY, STILL, Shape, TURNOVER,
+    },
+    words,
+};
+use crate::{
+    fit::{self, At, Changes},
+    kind::Kind,
+    known::seconds,
+    model::series::Growth,
 };
 
 /// The verdict, why, and the time series that it was taken from.

@@ -12,7 +12,8 @@ use super::{
     *,
 };
 use crate::{
-    facts::{CallPath, GranuleFacts},
+    facts::{CallPath, GranuleFacts, Survivors},
+    fit::At,
     samples,
     series::{HeldPoint, HeldSeries, LivePoint, SiteNow, SiteSeriesSet},
 };

@@ -11,114 +11,31 @@ mod judge;
 #[cfg(test)]
 mod live_tests;
 mod older;
+mod rules;
 #[cfg(test)]
 mod site_tests;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use drainprof_common::hist::Hist;
 use drainprof_profile::Level;
 
-use self::{judge::Judged, older::Older};
-use super::{Growth, Kind, LiveOverTime, Retention, build::seconds};
+use self::{case::Case, judge::Judged, older::Older};
 use crate::{
-    facts::{AllocatorFacts, SiteFacts, Snapshot, Survivors},
-    fit::{self, At, Changes, Line},
+    facts::{AllocatorFacts, SiteFacts, Snapshot},
     health::Health,
-    series::{LiveSeries, Point, TimeSeries},
+    kind::Kind,
+    known::seconds,
+    model::{
+        allocator::Retention,
+        series::{Growth, LiveOverTime},
+    },
+    series::{LivePoint, LiveSeries, Point, TimeSeries},
 };
 
-/// Seconds that must have been observed.
-pub const MIN_SECONDS: f64 = 5.0;
-/// Of as much, the first and the last sample miss a little.
-const SLACK: f64 = 0.05;
-/// Points of the curve that there must be.
-pub const MIN_POINTS: usize = 40;
-/// Granules that must have been held back, and by which a curve must have grown.
-pub const MIN_GRANULES: f64 = 8.0;
-/// The part of the time series, from its begin, by whose end those that do not stay must have gone.
-pub const SETTLED: f64 = 0.5;
-/// The share of the granule-seconds of those that went that settling is measured by.
-pub const SETTLING: f64 = 0.9;
-/// Growth below this share of what is held back anyway is none.
-pub const MIN_GROWTH: f64 = 0.05;
-/// Growth that goes on: the later half's is at least this share of the earlier half's.
-pub const STEADY: f64 = 0.5;
-/// Growth that ends: the later half's is below this share of the earlier half's.
-pub const FLATTENED: f64 = 0.25;
-/// A time series that does not grow reaches no new height: at most so many times the old one.
-pub const HEIGHT: f64 = 1.1;
-/// From this share of granules that went on, there is a bounded part too.
-pub const TURNOVER: f64 = 0.05;
-/// The last part of a run: what goes there went because the run ended.
-pub const SHUTDOWN: f64 = 0.02;
-/// What may be left of what was held back, if it was freed at the end.
-pub const LEFT: f64 = 0.1;
-/// The part of a time series that is cut off where pin delays say nothing of it, because its end made them.
-const BEGINNING: f64 = 0.25;
-/// A time series that has not settled stands still if, for as long, it stays so near to its mean.
-pub const STILL: f64 = 0.125;
-/// What was freed at the end had been there for at least this part of the run.
-const LONG: f64 = 0.1;
 /// Points of a time series that a report carries.
 const POINTS: usize = 64;
 const DAY: f64 = 86_400.0;
-
-/// Whose granules or objects are judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Subject {
-    kind: Kind,
-    /// Those of one site; else of a whole allocator instance.
-    site: bool,
-    /// Live objects; else granules.
-    objects: bool,
-    /// Of pages one of so many was examined, and numbers over time are estimates; 1: all.
-    one_in: u32,
-}
-
-/// What is judged.
-struct Case {
-    subject: Subject,
-    /// When the time series begins (`CLOCK_MONOTONIC` ns): all times below are since then.
-    first_ns: u64,
-    /// How many were held back at which time.
-    held: Vec<At>,
-    /// The same in bytes; empty where they are not known.
-    bytes: Vec<At>,
-    /// Granules so far that were there before they appeared; empty for objects.
-    appeared: Vec<At>,
-    /// Those that were held back at some time, and those of them that went.
-    came: u64,
-    went: u64,
-    /// For how long those that went were held back.
-    stays: Hist,
-    /// What is held back now, by the time at which it came; `None` where that is not known.
-    survivors: Option<Survivors>,
-    /// Whether process or instance has ended.
-    ended: bool,
-    destroyed: bool,
-}
-
-/// The part of a time series from which slopes are taken, and what they are.
-#[derive(Clone, Debug)]
-struct Fitted {
-    shape: Shape,
-    /// Where the part begins and how long it is, seconds.
-    from: f64,
-    length: f64,
-    line: Line,
-    interval: [f64; 2],
-    bytes: Option<f64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    Growing,
-    Flattening,
-    Flat,
-    Unclear,
-}
 
 /// Adds to `retention` what its time series says.
 pub(super) fn add(
@@ -128,7 +45,7 @@ pub(super) fn add(
     ended: bool,
 ) {
     let kind = facts.profile.kind;
-    // Without frees nobody knows when a pin goes; without opens, what is open.
+    // Without frees it is not known when a pin goes; without opens, what is open.
     let blind = if kind == Kind::Drain { Level::Boundary } else { Level::Close };
     if facts.level <= blind {
         return;
@@ -139,7 +56,7 @@ pub(super) fn add(
     retention.series = Some(
         points.map(|(at, point)| (at, point.granules, known.then_some(point.bytes))).collect(),
     );
-    case.tell(retention, facts, snapshot);
+    fill(&case, retention, facts, snapshot);
 }
 
 /// What was live of an allocator over time; `None` where that is not known.
@@ -152,7 +69,7 @@ pub(super) fn of_live(
     let series = &facts.live_over_time;
     (!series.is_empty()).then(|| {
         let mut known = live(series, snapshot, sizes);
-        Case::of_live(facts, ended, sizes).tell_live(&mut known, facts, snapshot);
+        fill_live(&Case::of_live(facts, ended, sizes), &mut known, facts, snapshot);
         known
     })
 }
@@ -170,8 +87,8 @@ pub(super) fn live_of_site(
     let mut known = live(series, snapshot, sizes);
     if facts.profile.kind == Kind::Slab {
         let one_in = snapshot.sample.max(1);
-        Case::live_of_site(site, series, facts, (ended, sizes, one_in))
-            .tell_live(&mut known, facts, snapshot);
+        let case = Case::live_of_site(site, series, facts, (ended, sizes, one_in));
+        fill_live(&case, &mut known, facts, snapshot);
     }
     Some(known)
 }
@@ -184,79 +101,81 @@ pub(super) fn of_site(
     ended: bool,
 ) -> Option<(Growth, String)> {
     let mut scratch = Retention::default();
-    Case::of_site(site, facts, ended)?.tell(&mut scratch, facts, snapshot);
+    fill(&Case::of_site(site, facts, ended)?, &mut scratch, facts, snapshot);
     scratch.verdict.zip(scratch.verdict_reason)
 }
 
-impl Case {
-    /// Adds what the time series says, but for the time series itself.
-    fn tell(&self, retention: &mut Retention, facts: &AllocatorFacts, snapshot: &Snapshot) {
-        let complete = Health::from_counts(&snapshot.losses).complete();
-        if snapshot.duty.is_some() {
-            let (verdict, reason) = match self.came {
-                0 => (Growth::None, words::none(self.subject)),
-                _ => (Growth::TooEarly, words::windows()),
-            };
-            if complete {
-                (retention.verdict, retention.verdict_reason) = (Some(verdict), Some(reason));
-            }
-            return;
-        }
-        let (verdict, reason, fitted) = self.beside_older(self.judge(), facts, snapshot);
-        if let Some(fitted) = fitted {
-            let [low, high] = fitted.interval;
-            let slope = fitted.line.slope;
-            retention.slope_granules_per_second = Some(slope);
-            retention.slope_bytes_per_second = fitted.bytes;
-            // Two estimates of one slope; who reads the interval expects the slope in it.
-            retention.slope_interval = Some([low.min(slope), high.max(slope)]);
-            retention.r_squared = fitted.line.r_squared;
-        }
-        // A pin whose free was lost looks like one that is never freed, and a full map like a bound.
-        if !complete {
-            return;
-        }
-        if matches!(verdict, Growth::LinearLeak | Growth::Mixed) {
-            retention.forecast_bytes_per_day =
-                retention.slope_bytes_per_second.map(|slope| slope * DAY);
-        }
-        let details = words::details(self.subject, verdict, retention);
-        retention.verdict = Some(verdict);
-        retention.verdict_reason = Some(words::join(details, reason));
-    }
-
-    /// Growth that may only take the place of objects from before the attach is not judged yet.
-    fn beside_older(&self, judged: Judged, facts: &AllocatorFacts, snapshot: &Snapshot) -> Judged {
-        let accused = matches!(judged.0, Growth::LinearLeak | Growth::Mixed);
-        let Some(slope) = judged.2.as_ref().filter(|_| accused).map(|fitted| fitted.line.slope)
-        else {
-            return judged;
+/// Adds what the time series says, but for the time series itcase.
+fn fill(case: &Case, retention: &mut Retention, facts: &AllocatorFacts, snapshot: &Snapshot) {
+    let complete = Health::from_counts(&snapshot.losses).complete();
+    if snapshot.duty.is_some() {
+        let (verdict, reason) = match case.came {
+            0 => (Growth::None, words::none(case.subject)),
+            _ => (Growth::TooEarly, words::windows()),
         };
-        match Older::of(facts, snapshot) {
-            Some(older) if older.explains(self.subject, slope) => {
-                (Growth::TooEarly, words::older(), judged.2)
-            }
-            _ => judged,
+        if complete {
+            (retention.verdict, retention.verdict_reason) = (Some(verdict), Some(reason));
         }
+        return;
     }
+    let (verdict, reason, fitted) = beside_older(case, case.judge(), facts, snapshot);
+    if let Some(fitted) = fitted {
+        let [low, high] = fitted.interval;
+        let slope = fitted.line.slope;
+        retention.slope_granules_per_second = Some(slope);
+        retention.slope_bytes_per_second = fitted.bytes;
+        // Two estimates of one slope: the interval must contain the slope.
+        retention.slope_interval = Some([low.min(slope), high.max(slope)]);
+        retention.r_squared = fitted.line.r_squared;
+    }
+    // A pin whose free was lost looks like one that is never freed, and a full map like a bound.
+    if !complete {
+        return;
+    }
+    if matches!(verdict, Growth::LinearLeak | Growth::Mixed) {
+        retention.forecast_bytes_per_day =
+            retention.slope_bytes_per_second.map(|slope| slope * DAY);
+    }
+    let details = words::details(case.subject, verdict, retention);
+    retention.verdict = Some(verdict);
+    retention.verdict_reason = Some(words::join(details, reason));
+}
 
-    /// The same of live objects.
-    fn tell_live(&self, live: &mut LiveOverTime, facts: &AllocatorFacts, snapshot: &Snapshot) {
-        let mut scratch = Retention::default();
-        self.tell(&mut scratch, facts, snapshot);
-        live.objects_per_second = scratch.slope_granules_per_second;
-        live.objects_per_second_interval = scratch.slope_interval;
-        live.bytes_per_second = scratch.slope_bytes_per_second;
-        live.r_squared = scratch.r_squared;
-        live.verdict = scratch.verdict;
-        live.verdict_reason = scratch.verdict_reason;
-        live.forecast_bytes_per_day = scratch.forecast_bytes_per_day;
+/// Growth that may only take the place of objects from before the attach is not judged yet.
+fn beside_older(
+    case: &Case,
+    judged: Judged,
+    facts: &AllocatorFacts,
+    snapshot: &Snapshot,
+) -> Judged {
+    let accused = matches!(judged.0, Growth::LinearLeak | Growth::Mixed);
+    let Some(slope) = judged.2.as_ref().filter(|_| accused).map(|fitted| fitted.line.slope) else {
+        return judged;
+    };
+    match Older::of(facts, snapshot) {
+        Some(older) if older.explains(case.subject, slope) => {
+            (Growth::TooEarly, words::older(), judged.2)
+        }
+        _ => judged,
     }
+}
+
+/// The same of live objects.
+fn fill_live(case: &Case, live: &mut LiveOverTime, facts: &AllocatorFacts, snapshot: &Snapshot) {
+    let mut scratch = Retention::default();
+    fill(case, &mut scratch, facts, snapshot);
+    live.objects_per_second = scratch.slope_granules_per_second;
+    live.objects_per_second_interval = scratch.slope_interval;
+    live.bytes_per_second = scratch.slope_bytes_per_second;
+    live.r_squared = scratch.r_squared;
+    live.verdict = scratch.verdict;
+    live.verdict_reason = scratch.verdict_reason;
+    live.forecast_bytes_per_day = scratch.forecast_bytes_per_day;
 }
 
 /// A time series of live objects, not judged.
 fn live(series: &LiveSeries, snapshot: &Snapshot, sizes: bool) -> LiveOverTime {
-    let point = |(at, point): (f64, crate::series::LivePoint)| {
+    let point = |(at, point): (f64, LivePoint)| {
         (at, point.objects, sizes.then_some(point.bytes), point.allocated)
     };
     LiveOverTime {

@@ -1,8 +1,11 @@
 //! What is older than the observation: after an attach, objects from before are freed, and those that take their places
 //! look like growth.
 
-use super::{Kind, MIN_GRANULES, Subject};
-use crate::facts::{AllocatorFacts, Began, Flow, Flows, Snapshot, TargetFacts};
+use super::rules::{MIN_GRANULES, Subject};
+use crate::{
+    facts::{AllocatorFacts, Began, Flow, Flows, Snapshot, TargetFacts},
+    kind::Kind,
+};
 
 /// Growth of which less than this share is left beside what went of older objects is none.
 const NET: f64 = 0.5;
@@ -28,7 +31,7 @@ impl Older {
         if target.began == Began::FromStart {
             return None;
         }
-        let now = Flows::of(snapshot);
+        let now = snapshot.flows();
         let whole = || (flow(&now, target, facts), snapshot.observed());
         let later = snapshot.halfway.as_ref().and_then(|halfway| {
             let first = flow(&halfway.flows, target, facts);

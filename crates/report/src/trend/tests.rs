@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     facts::{Duty, DutyFacts},
+    fit::{self, At, Changes},
     series::{HeldPoint, HeldSeries},
 };
 

@@ -1,9 +1,11 @@
 //! The sentences that go with a verdict.
 
-use super::{
-    Fitted, Growth, Kind, MIN_GRANULES, MIN_POINTS, MIN_SECONDS, Retention, Shape, Subject,
+use super::rules::{Fitted, MIN_GRANULES, MIN_POINTS, MIN_SECONDS, Shape, Subject};
+use crate::{
+    kind::Kind,
+    model::{allocator::Retention, series::Growth},
+    units,
 };
-use crate::units;
 
 const DAY: f64 = 86_400.0;
 

@@ -6,10 +6,14 @@ use drainprof_census::{Census, ContextKind, Heap, HeapSummary, Summary};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Measured;
+use super::measured::Measured;
 use crate::{
-    Allocator, Growth, GrowthPath, Kind, Report, Target, export::escape::shown, finding::who_pins,
-    memory::MemoryVerdict, units,
+    export::escape::shown,
+    finding::who_pins,
+    kind::Kind,
+    memory::MemoryVerdict,
+    model::{Report, Target, allocator::Allocator, growth::GrowthPath, series::Growth},
+    units,
 };
 
 /// Rows that are kept of each list.

@@ -6,7 +6,29 @@ use drainprof_census::{Census, KnownBy, PartKind, Unknown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Ended, Memory, Target, memory::MemoryVerdict};
+use crate::{
+    memory::{Memory, MemoryVerdict},
+    model::{Ended, Target},
+};
+
+/// Memory that was not read, or did not validate, as a share of resident memory: above, what holds it is not known.
+pub(super) const UNEXPLAINED: f64 = 0.25;
+/// What may be unknown although it is most of a process's own memory: data of programs and libraries.
+const UNREAD_BYTES: u64 = 1 << 20;
+/// What lies idle below this is not worth a change.
+const IDLE_BYTES: u64 = 16 << 20;
+/// The same as a share of resident memory.
+const IDLE_SHARE: f64 = 0.2;
+/// Of memory, one part of so many is little.
+pub(crate) const LITTLE: u64 = 50;
+
+/// Seconds in which a slow rise that goes on would become much.
+const DAY: f64 = 86_400.0;
+
+/// What is worth a change, in a process of so many resident bytes.
+pub(super) fn much(rss_bytes: u64) -> f64 {
+    (IDLE_SHARE * rss_bytes as f64).max(IDLE_BYTES as f64)
+}
 
 /// Whether the resident memory of all observed processes together grows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,7 +102,7 @@ impl Growing {
     /// Whether memory surely rose, too little for a verdict, but so that it would be much within a day.
     pub(super) fn may_grow(&self) -> bool {
         let sure = self.interval.map_or(0.0, |[low, _]| low);
-        self.verdict != MemoryVerdict::Growing && sure * super::DAY >= super::much(self.rss_bytes)
+        self.verdict != MemoryVerdict::Growing && sure * DAY >= much(self.rss_bytes)
     }
 }
 
@@ -183,10 +205,10 @@ impl Known {
     /// Whether enough is known to say that nothing is wrong: of all that is resident, and of what is the processes' own,
     /// unless what is not known of that is little, less than what is known, and no heap that was not read at all.
     pub(super) fn is_enough(self) -> bool {
-        let is_own_known = self.unknown_private_share() <= super::UNEXPLAINED;
-        let is_little = self.unknown < super::IDLE_BYTES && self.unknown < self.private
-            || self.unknown < super::UNREAD_BYTES;
-        self.unknown_share() <= super::UNEXPLAINED && (is_own_known || is_little && !self.is_unread)
+        let is_own_known = self.unknown_private_share() <= UNEXPLAINED;
+        let is_little =
+            self.unknown < IDLE_BYTES && self.unknown < self.private || self.unknown < UNREAD_BYTES;
+        self.unknown_share() <= UNEXPLAINED && (is_own_known || is_little && !self.is_unread)
     }
 }
 
@@ -223,7 +245,7 @@ pub(super) fn unknown(censuses: &[Census], known: Known) -> Vec<Unknown> {
     let listed = sums.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
     let unread = known.unknown.saturating_sub(listed);
     // Between two readings memory changes a little.
-    if censuses.is_empty() || unread > known.validated / super::LITTLE {
+    if censuses.is_empty() || unread > known.validated / LITTLE {
         let reason = "the heaps of a process were not read, or it has more memory since".to_owned();
         match sums.iter_mut().find(|sum| sum.allocator.is_none()) {
             _ if unread == 0 => {}
@@ -238,7 +260,7 @@ pub(super) fn unknown(censuses: &[Census], known: Known) -> Vec<Unknown> {
     sums
 }
 
-/// Huge pages of all processes, and what is resident in holes of them; `None` where one does not know.
+/// Huge pages of all processes, and what is resident in holes of them; `None` where a census does not know.
 pub(super) fn huge(censuses: &[Census]) -> (u64, Option<u64>) {
     let add = |sum: u64, census: &Census| sum.saturating_add(census.huge_bytes);
     let idle = censuses.iter().map(|census| census.huge_idle_bytes);

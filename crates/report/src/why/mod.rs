@@ -5,158 +5,43 @@
 //! quarters of resident memory were read and validated, or are files or shared memory by the kernel's own account.
 
 mod holders;
+mod measured;
 mod memory;
+mod model;
 mod next;
 
 use std::cmp::Reverse;
 
-use drainprof_census::{Census, Unknown};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use self::memory::Known;
+pub(crate) use self::memory::LITTLE;
+use self::memory::{Known, UNEXPLAINED, much};
 pub use self::{
     holders::{Holder, HolderKind},
+    measured::{Drafted, Measured},
     memory::{Growing, Part},
-    next::Next,
+    model::{Answer, Next, SCHEMA, Why},
 };
-use crate::{Kind, Report, Target, memory::MemoryVerdict};
-
-/// The schema's name and version.
-pub const SCHEMA: &str = "drainprof.why/1";
-
-/// Memory that was not read, or did not validate, as a share of resident memory: above, what holds it is not known.
-const UNEXPLAINED: f64 = 0.25;
-/// What may be unknown although it is most of a process's own memory: data of programs and libraries.
-const UNREAD_BYTES: u64 = 1 << 20;
-/// What lies idle below this is not worth a change.
-const IDLE_BYTES: u64 = 16 << 20;
-/// The same as a share of resident memory.
-const IDLE_SHARE: f64 = 0.2;
-/// Of memory, one part of so many is little.
-pub(crate) const LITTLE: u64 = 50;
+use crate::{
+    memory::MemoryVerdict,
+    model::{Report, Target},
+};
 
 /// Seconds for which what is pinned at closes is taken to stay.
 const PINNED: f64 = 2.0;
-/// Seconds in which a slow rise that goes on would become much.
-const DAY: f64 = 86_400.0;
-
-/// What was measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Measured<'a> {
-    /// Growth of memory, by call stack; with the memory of each process over time.
-    pub growth: &'a Report,
-    /// What probes counted, at one level after the other; empty where no profile matches.
-    pub probes: &'a [Report],
-    /// The heaps at the end, of the processes that could be read.
-    pub censuses: &'a [Census],
-    /// The profile that was drafted, if there was need for one.
-    pub draft: Option<&'a Drafted>,
-    /// Why none was drafted although none matched.
-    pub undrafted: Option<&'a str>,
-    /// What could not be measured, in sentences.
-    pub unseen: &'a [String],
-}
-
-/// A profile that was drafted from the program's functions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Drafted {
-    /// The file.
-    pub path: String,
-    /// The profile's name.
-    pub profile: String,
-    /// Its kind, as far as it was found out.
-    #[serde(with = "crate::kind_name")]
-    #[schemars(schema_with = "crate::schema::kind")]
-    pub kind: Kind,
-    /// The granule's own live count, an expression; it was proven, so that the profile has level `boundary`. Null: none was.
-    #[serde(default)]
-    pub live: Option<String>,
-    /// What speaks against it, so that its counts are left out; null: it was proven on the process.
-    pub against: Option<String>,
-}
-
-/// The answer; what weighs most comes first.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// Memory grows, and goes on growing.
-    Growing,
-    /// Few live objects hold much memory, or closed granules stay.
-    Pinned,
-    /// Much of the memory is free, and could be given back.
-    Idle,
-    /// Memory does not grow, and what at least 75 % of it is used for is known.
-    Healthy,
-    /// Too little is known; `unknown` and `unseen` say why.
-    Unknown,
-}
-
-/// Why memory is as large as it is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Why {
-    /// The name and version of this schema.
-    #[schemars(extend("const" = SCHEMA))]
-    pub schema: String,
-    /// The processes that were observed.
-    pub pids: Vec<u32>,
-    /// The name of the first.
-    pub comm: String,
-    /// How long they were observed.
-    pub seconds: f64,
-    /// What it comes to.
-    pub answer: Answer,
-    /// Whether memory grows.
-    pub growing: Growing,
-    /// Resident memory of all processes by what it is used for, most first; memory that processes share counts in each.
-    pub parts: Vec<Part>,
-    /// Bytes of resident memory that were read and validated, or that the kernel accounts for: parts whose `known_by` is not
-    /// `nothing`. Of files and shared memory no more is known than that they are such.
-    #[serde(default)]
-    pub validated_bytes: u64,
-    /// All other bytes of resident memory; `healthy` needs that they are at most a third of `validated_bytes`. Processes whose
-    /// heaps were not read are in it.
-    #[serde(default)]
-    pub unknown_bytes: u64,
-    /// What these are, with the reasons, most first. What came while the heaps were read may be missing.
-    #[serde(default)]
-    pub unknown: Vec<Unknown>,
-    /// Resident bytes of anonymous memory in transparent huge pages.
-    #[serde(default)]
-    pub huge_bytes: u64,
-    /// Of these, bytes of 4 KiB pages of heaps without a live byte, in huge pages that hold one: at least so many are
-    /// resident only because a huge page fills the holes. Null where that is not known.
-    #[serde(default)]
-    pub huge_idle_bytes: Option<u64>,
-    /// What holds it, most bytes first.
-    pub holders: Vec<Holder>,
-    /// Who made what grows or holds most: call stacks, types, size classes, contexts. Sentences.
-    pub who: Vec<String>,
-    /// The profile that was drafted, as none matched; null: none was.
-    pub draft: Option<Drafted>,
-    /// What was not seen, and so limits the answer. Sentences.
-    pub unseen: Vec<String>,
-    /// What the probes took of one CPU.
-    pub cost_ratio: f64,
-    /// What to do.
-    pub next: Vec<Next>,
-}
 
 impl Why {
     /// Answers from one report alone: no heap was read but those that are in it as sums.
     #[must_use]
     pub fn of_report(report: &Report) -> Self {
-        let mut why = Self::of(&Measured {
+        let measured = Measured {
             growth: report,
             probes: std::slice::from_ref(report),
             censuses: &[],
             draft: None,
             undrafted: None,
             unseen: &[],
-        });
-        next::known(&mut why.next, report);
+        };
+        let mut why = Self::without_steps(&measured);
+        why.next = next::of(&why, &measured, Some(report));
         // That no heap was read is no news of a report.
         why.unknown.clear();
         why
@@ -165,6 +50,12 @@ impl Why {
     /// Answers from what was measured. Nothing here depends on a clock or on the machine.
     #[must_use]
     pub fn of(measured: &Measured<'_>) -> Self {
+        let mut why = Self::without_steps(measured);
+        why.next = next::of(&why, measured, None);
+        why
+    }
+
+    fn without_steps(measured: &Measured<'_>) -> Self {
         let targets = &measured.growth.targets;
         let mut growing = Growing::of(targets);
         // The kernel's RSS does not contain them, the parts do.
@@ -207,7 +98,7 @@ impl Why {
         let answer = answer(&growing, &holders, known, measured);
         let (huge_bytes, huge_idle_bytes) = memory::huge(measured.censuses);
         let (pids, comm) = processes(targets);
-        let mut why = Self {
+        Self {
             schema: SCHEMA.to_owned(),
             comm,
             pids,
@@ -226,33 +117,7 @@ impl Why {
             unseen,
             cost_ratio: cost_ratio(measured),
             next: Vec::new(),
-        };
-        why.next = next::of(&why, measured.undrafted.is_some());
-        if targets.iter().all(|target| target.ended.is_some()) {
-            // There is nobody left whom a command could observe.
-            why.next.iter_mut().for_each(|step| step.command = None);
         }
-        why
-    }
-
-    /// Whether enough of memory is known to say that nothing is wrong.
-    fn is_known(&self) -> bool {
-        Known::of(&self.parts, self.growing.rss_bytes).is_enough()
-    }
-
-    /// Whether most of what is not known is in a heap that was read in part, or what it could give back is not known.
-    fn is_partly_read(&self) -> bool {
-        let is_read = |one: &Unknown| {
-            one.allocator.as_ref().is_some_and(|name| memory::has_read(&self.parts, name))
-        };
-        self.holders.iter().any(|holder| !holder.certain)
-            || !self.is_known() && self.unknown.first().is_some_and(is_read)
-    }
-
-    /// The heap in which most of what is not known is, if too much is, and nothing of that heap was read.
-    fn unread_heap(&self) -> Option<&str> {
-        let heap = self.unknown.first()?.allocator.as_deref()?;
-        (!self.is_known() && !memory::has_read(&self.parts, heap)).then_some(heap)
     }
 }
 
@@ -278,11 +143,6 @@ fn cost_ratio(measured: &Measured<'_>) -> f64 {
     let seconds = measured.growth.window.seconds;
     // The sum of nothing is -0.
     if seconds > 0.0 && cost > 0.0 { cost / seconds } else { 0.0 }
-}
-
-/// What is worth a change, in a process of so many resident bytes.
-fn much(rss_bytes: u64) -> f64 {
-    (IDLE_SHARE * rss_bytes as f64).max(IDLE_BYTES as f64)
 }
 
 fn answer(growing: &Growing, holders: &[Holder], known: Known, of: &Measured<'_>) -> Answer {

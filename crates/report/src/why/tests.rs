@@ -1,8 +1,8 @@
-use drainprof_census::{Heap, Part as CensusPart, PartKind, SCHEMA as CENSUS};
+use drainprof_census::{Census, Heap, Part as CensusPart, PartKind, SCHEMA as CENSUS};
 
 use super::*;
 use crate::{
-    Options,
+    Kind, Options,
     export::{Style, write_why},
     samples,
 };

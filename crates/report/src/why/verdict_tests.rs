@@ -1,6 +1,6 @@
 //! When memory is called healthy, idle or pinned, by how much of it was read and validated.
 
-use drainprof_census::{Heap, Part as CensusPart, PartKind, Unknown};
+use drainprof_census::{Census, Heap, Part as CensusPart, PartKind, Unknown};
 use proptest::prelude::*;
 
 use super::{

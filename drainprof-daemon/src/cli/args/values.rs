@@ -93,7 +93,7 @@ impl WeightArg {
 }
 
 /// Formats whose widths mean a weight.
-const WITH_WIDTHS: [&str; 3] = ["folded", "flamegraph", "icicle"];
+const WITH_WIDTHS: [&str; 2] = ["folded", "flamegraph"];
 
 /// Refuses widths that a report does not have, where it has others: they would be none.
 pub(in crate::cli) fn require_weight(

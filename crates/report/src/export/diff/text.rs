@@ -8,7 +8,7 @@ use super::{Error, Style, escape};
 use crate::{
     Growth, Kind, PinClass,
     diff::{AllocatorDiff, Change, Diff, DiffFrame, Presence, Side, SiteDiff, Status},
-    export::{SENTENCE, table::Rows, text::Page},
+    export::{SENTENCE, table::Rows, text::page::Page},
     units,
 };
 

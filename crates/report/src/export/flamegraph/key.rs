@@ -7,9 +7,9 @@ use std::{
 
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 
-use super::{super::weigh::Stacks, xml};
+use crate::export::{escape::xml, weigh::Stacks};
 
-/// What is gone, what is half gone, what is there still: told apart with any colour vision.
+/// What is gone, what is half gone, what is there still: which differ with any colour vision.
 const SCALE: [[f64; 3]; 3] = [[118.0, 183.0, 227.0], [235.0, 231.0, 222.0], [232.0, 126.0, 61.0]];
 /// Behind all.
 pub(super) const BACKGROUND: BackgroundColor =

@@ -5,7 +5,7 @@ use crate::{self as report, export::PinWeight, facts::Snapshot, samples};
 
 fn svg(report: &Report, weight: PinWeight) -> String {
     let mut out = Vec::new();
-    Flamegraph::Up.report(report, &Style { weight, ..Style::default() }, &mut out).unwrap();
+    Flamegraph.report(report, &Style { weight, ..Style::default() }, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -177,34 +177,6 @@ fn colours() {
     assert!(size("viewBox").ends_with(&format!(" {}", size("height"))), "{}", size("viewBox"));
     let retained = texts(&svg(&report, PinWeight::Retained));
     assert!(!retained.iter().any(|text| text.contains("since")), "{retained:?}");
-}
-
-/// An icicle has the same frames, callers on top.
-#[test]
-fn icicle() {
-    let report = built(&samples::stacks_snapshot());
-    let mut out = Vec::new();
-    Flamegraph::Down.report(&report, &Style::default(), &mut out).unwrap();
-    let down = String::from_utf8(out).unwrap();
-    let up = svg(&report, PinWeight::Granules);
-    let sorted = |text: &str| {
-        let mut titles: Vec<String> = frames(text).into_iter().map(|frame| frame.0).collect();
-        titles.sort();
-        titles
-    };
-    assert_eq!(sorted(&up), sorted(&down));
-    let height = |text: &str, function: &str| -> f64 {
-        let document = parsed(text);
-        let start = format!("{function} (");
-        let title = document.descendants().find(|node| {
-            node.has_tag_name("title") && node.text().is_some_and(|text| text.starts_with(&start))
-        });
-        let frame = title.unwrap().parent().unwrap();
-        let rect = frame.children().find(|node| node.has_tag_name("rect")).unwrap();
-        rect.attribute("y").unwrap().parse().unwrap()
-    };
-    assert!(height(&up, "main") > height(&up, "make_session"));
-    assert!(height(&down, "main") < height(&down, "make_session"));
 }
 
 /// The picture of the documentation is what the sample gives (`UPDATE_DOCS=1` renews it).

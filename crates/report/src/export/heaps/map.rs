@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use drainprof_census::{Census, Heap, MapCell};
 
-use super::{NAME, shown};
+use super::super::escape::{NAME, shown};
 use crate::units;
 
 /// Cells of a row, and points of a cell.

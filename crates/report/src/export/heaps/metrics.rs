@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use drainprof_census::{Census, Summary};
 
-use super::{NAME, shown};
+use super::super::escape::{NAME, shown};
 
 /// Writes the gauges.
 ///

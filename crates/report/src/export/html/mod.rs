@@ -27,7 +27,7 @@ pub use target::{findings, heap_bar, target};
 pub use why::answer;
 pub use words::{TERMS, Term, glossary, named, word};
 
-use super::{Error, Exporter, PinWeight, Style, flamegraph::subtitle, shown, weigh};
+use super::{Error, Exporter, PinWeight, Style, flamegraph::subtitle, shown, weigh::weigh};
 use crate::{Began, Ended, Report, Target, diff::Diff, health::Health, units, why::Why};
 
 /// The style sheet of all pages.

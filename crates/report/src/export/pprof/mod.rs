@@ -3,7 +3,7 @@
 //! One sample per call path. Addresses are those in the process; what they are called stands in the file, so
 //! that a viewer needs neither the program nor its debug information.
 
-mod otlp;
+pub(super) mod otlp;
 mod proto;
 mod tables;
 
@@ -12,9 +12,8 @@ use std::io;
 use flate2::{Compression, write::GzEncoder};
 use prost::Message as _;
 
-pub use self::otlp::otlp_profiles;
 use self::{
-    proto::{Profile, Sample, ValueType},
+    proto::{Profile, Sample, ValueType, signed},
     tables::Tables,
 };
 use super::{Error, Exporter, Style};
@@ -162,10 +161,6 @@ fn labels(
         labels.push(tables.label("thread", thread));
     }
     labels
-}
-
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Saturates; a time that is no number is 0.

@@ -122,3 +122,7 @@ pub(super) struct Function {
     #[prost(int64, tag = "4")]
     pub(super) filename: i64,
 }
+
+pub(super) fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

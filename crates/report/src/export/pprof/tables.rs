@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     super::{escape, stack},
-    proto::{Function, Label, Line, Location, Mapping},
+    proto::{Function, Label, Line, Location, Mapping, signed},
 };
 use crate::{OpenedAt, Site, SiteFrame, Target};
 
@@ -31,7 +31,7 @@ impl Strings {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
-        let number = super::signed(self.list.len() as u64);
+        let number = signed(self.list.len() as u64);
         self.list.push(text.to_owned());
         self.numbers.insert(text.to_owned(), number);
         number
@@ -204,5 +204,5 @@ fn address(text: Option<&str>) -> Option<u64> {
 }
 
 fn line_number(line: Option<u64>) -> i64 {
-    super::signed(line.unwrap_or_default())
+    signed(line.unwrap_or_default())
 }

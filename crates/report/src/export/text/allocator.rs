@@ -1,9 +1,16 @@
 //! One allocator's part of the page.
 
-use super::{BOLD, DOUBTFUL, Error, GOOD, Page, Rows, SENTENCE, SYMBOL, escape, frame};
+use super::{
+    frame,
+    page::{BOLD, DOUBTFUL, GOOD, Page, SYMBOL},
+};
 use drainprof_profile::Level;
 
-use crate::{Allocator, Kind, OpenGranule, PinnedGranule, Spread, units};
+use crate::{
+    Allocator, Kind, OpenGranule, PinnedGranule, Spread,
+    export::{Error, escape, exporter::SENTENCE, table::Rows},
+    units,
+};
 
 /// Columns before a fact's text: four of indent, ten for its name.
 const NAMES: usize = 14;

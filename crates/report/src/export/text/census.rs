@@ -1,7 +1,11 @@
 //! The census of an allocator whose granules are closed only once they are empty.
 
-use super::{Error, Page, Rows, allocator::held};
-use crate::{Census, units};
+use super::{allocator::held, page::Page};
+use crate::{
+    Census,
+    export::{Error, table::Rows},
+    units,
+};
 
 /// Columns of the tables.
 const WIDTH: u16 = 60;

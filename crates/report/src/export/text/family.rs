@@ -4,9 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{PATH, Page, SYMBOL, cost, escape, growth::signed};
+use super::{
+    growth::signed,
+    page::{PATH, Page, SYMBOL, cost},
+};
 use crate::{
-    Allocator, Cost, Finding, Kind, Report, Retention, Target, Weight, export::Error, units,
+    Allocator, Cost, Finding, Kind, Report, Retention, Target, Weight,
+    export::{Error, escape},
+    units,
 };
 
 /// More processes of one executable than this are shown as one.

@@ -1,7 +1,6 @@
 //! Places in words: `handle_request+0x3c server.c:84 (svc)`.
 
-use super::escape;
-use crate::{Frame, SiteFrame};
+use crate::{Frame, SiteFrame, export::escape};
 
 /// Characters of a function's name in a line of its own, and in a table of granules.
 const LONG: usize = 96;

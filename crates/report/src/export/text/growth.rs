@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Page, SYMBOL};
+use super::page::{Page, SYMBOL};
 use crate::{
     GrowthPath, MemoryGrowth, Target,
     export::{Error, PinWeight, escape, stack, table::Rows},

@@ -2,8 +2,11 @@
 
 use drainprof_census::{Comparison, HeapGrowth, HeapSummary};
 
-use super::{SENTENCE, SYMBOL};
-use crate::{export::escape, units};
+use super::page::SYMBOL;
+use crate::{
+    export::{escape, exporter::SENTENCE},
+    units,
+};
 
 /// Heaps that are shown.
 const HEAPS: usize = 8;

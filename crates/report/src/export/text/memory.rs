@@ -2,8 +2,12 @@
 
 use drainprof_process::memory::{Pressure, Waiting};
 
-use super::SENTENCE;
-use crate::{Memory, export::escape, memory::MemoryVerdict, units};
+use crate::{
+    Memory,
+    export::{escape, exporter::SENTENCE},
+    memory::MemoryVerdict,
+    units,
+};
 
 /// One line on the machine.
 pub(super) fn pressure(pressure: &Pressure) -> String {

@@ -10,18 +10,21 @@ pub(super) mod frame;
 pub(super) mod growth;
 pub(super) mod heaps;
 mod memory;
+pub(super) mod page;
 mod site;
 mod system;
 
 use std::io;
 
-use anstyle::{AnsiColor, Style as Paint};
 use drainprof_common::loss::Severity;
 use drainprof_process::elf::readable;
 
-use self::family::{Part, parts};
+use self::{
+    family::{Part, parts},
+    page::{BAD, DOUBTFUL, GOOD, PATH, Page, SYMBOL, cost},
+};
 use super::{Error, Exporter, Interval, SENTENCE, Style, escape, live, table::Rows};
-use crate::{Began, Cost, Ended, Finding, Report, Target, Weight, health::Health, units};
+use crate::{Began, Ended, Finding, Report, Target, Weight, health::Health, units};
 
 #[derive(Debug)]
 pub(super) struct Text;
@@ -56,36 +59,7 @@ impl Exporter for Text {
     }
 }
 
-const BOLD: Paint = Paint::new().bold();
-const GOOD: Paint = AnsiColor::Green.on_default();
-const BAD: Paint = AnsiColor::Red.on_default().bold();
-const DOUBTFUL: Paint = AnsiColor::Yellow.on_default();
-
-/// Characters shown of a path, and of a symbol.
-const PATH: usize = 80;
-const SYMBOL: usize = 60;
-
-/// What is being written.
-pub(super) struct Page<'a> {
-    pub(super) style: &'a Style,
-    pub(super) out: &'a mut dyn io::Write,
-}
-
 impl Page<'_> {
-    pub(super) fn line(&mut self, text: &str) -> Result<(), Error> {
-        writeln!(self.out, "{text}")?;
-        Ok(())
-    }
-
-    pub(super) fn title(&mut self, text: &str) -> Result<(), Error> {
-        let text = self.style.paint(BOLD, text);
-        self.line(&text)
-    }
-
-    pub(super) fn rows(&mut self, rows: Rows, indent: &str) -> Result<(), Error> {
-        rows.lines(indent).iter().try_for_each(|line| self.line(line))
-    }
-
     fn head(&mut self, report: &Report) -> Result<(), Error> {
         for line in super::not_measurable(report) {
             self.wrapped("", &line)?;
@@ -167,7 +141,7 @@ impl Page<'_> {
     fn findings(&mut self, findings: &[Finding]) -> Result<(), Error> {
         for finding in findings {
             let (mark, paint) = match finding.weight {
-                Weight::Info => ("note", Paint::new()),
+                Weight::Info => ("note", anstyle::Style::new()),
                 Weight::Warning => ("warning", DOUBTFUL),
                 Weight::Error => ("error", BAD),
             };
@@ -181,13 +155,6 @@ impl Page<'_> {
             self.wrapped("    ", &escape::shown(&finding.message, SENTENCE))?;
         }
         Ok(())
-    }
-
-    /// A sentence in lines of the page's width, all indented.
-    pub(super) fn wrapped(&mut self, indent: &str, text: &str) -> Result<(), Error> {
-        let mut rows = Rows::bare(self.style.width.saturating_sub(indent.len() as u16));
-        rows.push(vec![text.to_owned()]);
-        self.rows(rows, indent)
     }
 
     fn probes(&mut self, report: &Report, target: &Target) -> Result<(), Error> {
@@ -226,16 +193,6 @@ impl Page<'_> {
     }
 }
 
-/// The kernel's part alone: hence "at least".
-fn cost(cost: &Cost) -> String {
-    let ratio = cost
-        .cpu_ratio
-        .map_or_else(String::new, |ratio| format!(" ({} of one CPU)", units::percent(ratio)));
-    let source = if cost.measured { "" } else { ", by costs measured on other machines" };
-    let time = units::duration(cost.cpu_seconds);
-    format!("probing took at least {time} of its time{ratio} for {} hits{source}", cost.hits)
-}
-
 fn began(began: Began, report: &Report) -> String {
     let pid = |number: u32| {
         let from = report.targets.iter().find(|target| target.target == number);
@@ -262,7 +219,7 @@ fn ended(ended: Option<Ended>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Options, samples};
+    use crate::{Cost, Options, samples};
 
     fn text(name: &str, style: &Style) -> String {
         let (_, snapshot) = samples::all().into_iter().find(|(n, _)| *n == name).unwrap();

@@ -4,9 +4,19 @@
 //! program (the way from the kernel to `main` or to a thread's function) is left out of whole paths.
 
 use super::{
-    super::table::bar, Error, Page, Rows, SENTENCE, SYMBOL, allocator::count, escape, frame,
+    allocator::count,
+    frame,
+    page::{Page, SYMBOL},
 };
-use crate::{Allocator, Growth, Kind, PathEnd, Site, SiteFrame, units};
+use crate::{
+    Allocator, Growth, Kind, PathEnd, Site, SiteFrame,
+    export::{
+        Error, escape,
+        exporter::SENTENCE,
+        table::{Rows, bar},
+    },
+    units,
+};
 
 /// Lines that a path takes at most.
 const LINES: usize = 12;

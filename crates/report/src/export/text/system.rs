@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Page, SYMBOL,
     growth::{innermost, signed},
+    page::{Page, SYMBOL},
 };
 use crate::{
     GrowthPath, MemoryGrowth, Report,

@@ -18,7 +18,7 @@ fn snapshot(halfway: Counts, now: Counts) -> Snapshot {
         snapshot.losses[Loss::UnmatchedFree as usize] = unmatched;
         snapshot
     };
-    let moment = Moment { after: Duration::from_secs(5), flows: Flows::of(&at(halfway)) };
+    let moment = Moment { after: Duration::from_secs(5), flows: at(halfway).flows() };
     Snapshot { halfway: Some(moment), ..at(now) }
 }
 

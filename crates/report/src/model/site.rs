@@ -1,10 +1,10 @@
-//! Sites: call paths that allocate, and what of theirs pins. The shape; `sites` says how it follows from the
-//! facts.
+//! Sites: call paths that allocate, and what of theirs pins.
 
+use drainprof_process::{Frame, PathEnd};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bucket, Frame, Growth, LiveOverTime, PathEnd, Spread};
+use super::series::{Bucket, Growth, LiveOverTime, Spread};
 
 /// One site: what one call path allocates in granules of one class, that is, opened at one place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -207,4 +207,19 @@ pub struct PinClasses {
     pub fundamental: u64,
     /// Still live and not yet old enough to tell, or in a granule whose lifetime is not known.
     pub undecided: u64,
+}
+
+impl PinClasses {
+    /// What most of the decided pins are; of classes with equally many, the later one. `None` without a
+    /// decided pin.
+    #[must_use]
+    pub fn class(&self) -> Option<PinClass> {
+        let classes = [
+            (self.fundamental, PinClass::Fundamental),
+            (self.moderate, PinClass::Moderate),
+            (self.near_miss, PinClass::NearMiss),
+        ];
+        let most = classes.iter().map(|&(count, _)| count).max().filter(|&most| most > 0)?;
+        classes.into_iter().find(|&(count, _)| count == most).map(|(_, class)| class)
+    }
 }
