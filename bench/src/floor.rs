@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_observe::{Side, SideOptions};
 use drainprof_probe::{
     bpf::{OpenFiles, Session},
     calibrate::{self, CalibrateOptions},
@@ -15,7 +15,7 @@ use drainprof_report::{facts::Duty, series::MOST_POINTS};
 use drainprof_tests::{environment, session::session_config};
 
 /// A loaded observer for one profile of the tests; for windows of a duty cycle if there is one.
-pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Result<Observer> {
+pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Result<Side> {
     let file = PathBuf::from(environment::profile(profile));
     let (library, name) = if file.is_file() {
         let library = Library::load(std::slice::from_ref(&file), &[])?;
@@ -28,7 +28,7 @@ pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Resul
     } else {
         (Library::built_in()?, profile.to_owned())
     };
-    let options = ObserverOptions {
+    let options = SideOptions {
         profiles: vec![name],
         level: Some(level),
         follow: false,
@@ -42,7 +42,7 @@ pub(crate) fn observer(profile: &str, level: Level, duty: Option<Duty>) -> Resul
         curve_points: MOST_POINTS,
         duty,
     };
-    Ok(Observer::new(&session_config()?, library, options)?)
+    Ok(Side::new(&session_config()?, library, options)?)
 }
 
 /// Empty programs wherever drainprof would put its own, for this process or for all that map its files;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::{Observer, ObserverOptions};
+use drainprof_observe::{Side, SideOptions};
 use drainprof_probe::{
     bpf::{Offsets, SessionConfig, Sizes},
     kernel::{self, LiveHost},
@@ -39,8 +39,8 @@ pub fn session_config() -> Result<SessionConfig> {
 }
 
 /// An observer that has nothing to observe yet, for one of the tests' profiles.
-pub fn observer(profile: &str, level: Level) -> Result<Observer> {
-    let options = ObserverOptions {
+pub fn observer(profile: &str, level: Level) -> Result<Side> {
+    let options = SideOptions {
         profiles: vec![format!("test-{profile}")],
         level: Some(level),
         follow: false,
@@ -51,5 +51,5 @@ pub fn observer(profile: &str, level: Level) -> Result<Observer> {
         curve_points: MOST_POINTS,
     };
     let library = Library::load(&[PathBuf::from(environment::profile(profile))], &[])?;
-    Ok(Observer::new(&session_config()?, library, options)?)
+    Ok(Side::new(&session_config()?, library, options)?)
 }

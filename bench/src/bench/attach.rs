@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::Observer;
+use drainprof_observe::Side;
 use drainprof_profile::Level;
 use drainprof_report::facts::Duty;
 use drainprof_tests::tracer::Tracer;
@@ -139,7 +139,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Takes the probes out, then the kernel side: how long the probes took.
-fn detached(observer: Observer) -> Duration {
+fn detached(observer: Side) -> Duration {
     let began = Instant::now();
     let detaching = observer.end();
     let gone = loop {

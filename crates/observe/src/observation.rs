@@ -1,4 +1,4 @@
-//! The observe loop: an [`Observer`] with everything that has to happen in time.
+//! The observe loop: a [`Side`] with everything that has to happen in time.
 //!
 //! [`Observation::turn`] does what is due and never waits. A program with a loop of its own calls it when
 //! [`Observation::descriptor`] is readable or [`Observation::due`] has come; [`Observation::next`] waits in a tokio runtime.
@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof_common::{event::EventKind, loss::Loss};
+use drainprof_common::loss::Loss;
 use drainprof_probe::{bpf::Detaching, plan::AttachPlan};
 use drainprof_process::Process;
 use drainprof_profile::Finding;
@@ -38,7 +38,7 @@ pub use self::{
     governor::Saving,
     terms::{Options, Sink, Step},
 };
-use crate::{Ending, ObserveError, Observer, PathNumbers, quiesce};
+use crate::{Ending, ObserveError, Side, quiesce, side::pins::PathNumbers};
 
 /// How long one turn takes events: a program may make them faster than they are taken.
 const EVENTS: Duration = Duration::from_millis(100);
@@ -79,16 +79,16 @@ pub struct Observation {
 impl Observation {
     /// Loads the kernel side. Nothing is attached.
     pub fn new(options: Options) -> Result<Self, ObserveError> {
-        let Options { session, library, observer, symbols, interval, duration, budget, memory } =
+        let Options { session, library, side, symbols, interval, duration, budget, memory } =
             options;
-        let cycle = observer.duty.map(Cycle::new);
+        let cycle = side.duty.map(Cycle::new);
         let naming = Naming::new(symbols).map_err(ObserveError::Symbols)?;
-        let observer = Box::new(Observer::new(&session, library, observer)?);
+        let side = Box::new(Side::new(&session, library, side)?);
         let mut poller = Poller::new().map_err(ObserveError::Wait)?;
-        poller.watch_rings(observer.session()).map_err(ObserveError::Wait)?;
+        poller.watch_rings(side.session()).map_err(ObserveError::Wait)?;
         let now = Instant::now();
         Ok(Self {
-            stage: Stage::Observing(observer),
+            stage: Stage::Observing(side),
             cycle,
             poller,
             steps: VecDeque::new(),
@@ -114,13 +114,13 @@ impl Observation {
         &mut self,
         process: &Process,
     ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
-        self.stage.observer().map_or_else(|| Ok(Default::default()), |one| one.plan(process))
+        self.stage.side().map_or_else(|| Ok(Default::default()), |one| one.plan(process))
     }
 
     /// Adds a process: its probes are in place when this returns.
     pub fn add(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
-        if let Some(observer) = self.stage.observer() {
-            observer.add(pid, from_start)?;
+        if let Some(side) = self.stage.side() {
+            side.add(pid, from_start)?;
         }
         self.follow(vec![pid]);
         Ok(())
@@ -144,13 +144,13 @@ impl Observation {
     /// Whether a process is counted already: it was added, or the kernel side followed its parent.
     #[must_use]
     pub fn counts(&self, pid: u32) -> bool {
-        self.stage.observing().is_some_and(|observer| observer.session().target_of(pid).is_some())
+        self.stage.observing().is_some_and(|side| side.session().target_of(pid).is_some())
     }
 
     /// A process has ended; the status is known where it is our child.
     pub fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
         match &mut self.stage {
-            Stage::Observing(observer) => observer.ended(pid, status),
+            Stage::Observing(side) => side.ended(pid, status),
             Stage::Resting(resting) => resting.ended(pid),
             Stage::Changing => {}
         }
@@ -165,7 +165,7 @@ impl Observation {
     /// Numbers and pids of the targets that have not ended.
     fn living(&self) -> Vec<(u32, u32)> {
         match &self.stage {
-            Stage::Observing(observer) => observer.living(),
+            Stage::Observing(side) => side.living(),
             Stage::Resting(resting) => resting.living(),
             Stage::Changing => Vec::new(),
         }
@@ -174,7 +174,7 @@ impl Observation {
     /// How many probes are in place.
     #[must_use]
     pub fn attached(&self) -> usize {
-        self.stage.observing().map_or(0, Observer::attached)
+        self.stage.observing().map_or(0, Side::attached)
     }
 
     /// Readable when [`Observation::turn`] has something to do.
@@ -227,26 +227,26 @@ impl Observation {
         self.take_events(sink, until)?;
         self.steps.extend(ended.into_iter().map(Step::Ended));
         let now = Instant::now();
-        if let Some(observer) = self.stage.observer() {
-            self.more_stacks = (0..STACKS).all(|_| observer.learn_some_paths());
-            self.naming.place(observer);
+        if let Some(side) = self.stage.side() {
+            self.more_stacks = (0..STACKS).all(|_| side.learn_some_paths());
+            self.naming.place(side);
             if self.reclaim <= now {
                 self.reclaim = now + RECLAIM;
-                observer.reclaim();
-                observer.retry_paths();
-                self.naming.place(observer);
-                if self.history.due(observer.observed()) {
-                    self.history.add(observer.moment());
+                side.reclaim();
+                side.retry_paths();
+                self.naming.place(side);
+                if self.history.due(side.observed()) {
+                    self.history.add(side.moment());
                 }
             }
             if let Some(budget) = self.budget.as_mut().filter(|_| self.account <= now) {
                 self.account = now + budget::CHECK;
-                let cost = budget::BESIDE * observer.cost_seconds();
+                let cost = budget::BESIDE * side.cost_seconds();
                 let over = budget.check(now, cost, self.cycle.is_none());
                 self.steps.extend(over.map(Step::OverBudget));
             }
             if self.sample <= now {
-                self.sample = Instant::now() + observer.sample();
+                self.sample = Instant::now() + side.sample();
             }
             if self.tick.is_some_and(|tick| tick <= now) {
                 self.tick = self.interval.map(|interval| now + interval);
@@ -276,9 +276,9 @@ impl Observation {
 
     /// Unwinds the stacks that have come, and looks up at once where their code lies.
     fn learn_paths(&mut self) {
-        if let Some(observer) = self.stage.observer() {
-            observer.learn_paths();
-            self.naming.place(observer);
+        if let Some(side) = self.stage.side() {
+            side.learn_paths();
+            self.naming.place(side);
         }
     }
 
@@ -296,12 +296,12 @@ impl Observation {
 
     /// The same; or until so many events are held back that they should be reported: `true`.
     fn take_many(&mut self, sink: &mut impl Sink, until: Option<Instant>) -> io::Result<bool> {
-        let Some(observer) = self.stage.observer() else { return Ok(false) };
+        let Some(side) = self.stage.side() else { return Ok(false) };
         let (mut new, mut failure) = (Vec::new(), None);
-        while !observer.holds_many_back()
-            && take(observer, &mut new, |observer, facts| {
-                if !observer.holds_back() {
-                    failure = failure.take().or(sink.event(facts, observer).err());
+        while !side.holds_many_back()
+            && take(side, &mut new, |side, facts| {
+                if !side.holds_back() {
+                    failure = failure.take().or(sink.event(facts, side).err());
                 }
             })
         {
@@ -310,29 +310,29 @@ impl Observation {
                 break;
             }
         }
-        let many = observer.holds_many_back();
+        let many = side.holds_many_back();
         self.follow(new);
         failure.map_or(Ok(many), Err)
     }
 
     /// Reports the events that were held back.
     fn report_pins(&mut self, sink: &mut impl Sink) -> io::Result<()> {
-        let Some(observer) = self.stage.observer() else { return Ok(()) };
+        let Some(side) = self.stage.side() else { return Ok(()) };
         let mut new = Vec::new();
-        let take_all = |observer: &mut Observer| while take(observer, &mut new, |_, _| ()) {};
-        let reported = observer.report_pins(&mut self.paths, take_all, sink);
+        let take_all = |side: &mut Side| while take(side, &mut new, |_, _| ()) {};
+        let reported = side.report_pins(&mut self.paths, take_all, sink);
         self.follow(new);
         reported
     }
 
     /// Waits for the ends of processes that are new, and reads what names need as long as they live.
     fn follow(&mut self, pids: Vec<u32>) {
-        let Some(observer) = self.stage.observer() else { return };
+        let Some(side) = self.stage.side() else { return };
         if !pids.is_empty() {
-            self.naming.meet(observer);
+            self.naming.meet(side);
         }
         for pid in pids {
-            let watched = observer.pidfd(pid).map(|pidfd| self.poller.watch_process(pid, pidfd));
+            let watched = side.pidfd(pid).map(|pidfd| self.poller.watch_process(pid, pidfd));
             // It has ended already, or nothing would tell its end.
             if !matches!(watched, Some(Ok(()))) {
                 self.steps.push_back(Step::Ended(pid));
@@ -349,7 +349,7 @@ impl Observation {
 
     fn facts(&mut self) -> Snapshot {
         let mut snapshot = match &mut self.stage {
-            Stage::Observing(observer) => observer.snapshot(),
+            Stage::Observing(side) => side.snapshot(),
             Stage::Resting(resting) => resting.snapshot(),
             Stage::Changing => Snapshot::default(),
         };
@@ -369,10 +369,10 @@ impl Observation {
 
     /// Stops counting, and takes notice of all that came before.
     pub fn stop(&mut self, sink: &mut impl Sink) -> io::Result<()> {
-        if let Some(observer) = self.stage.observer() {
-            observer.stop();
-            if !quiesce(|| observer.totals()) {
-                observer.count_loss(Loss::CountsUnsettled, 1);
+        if let Some(side) = self.stage.side() {
+            side.stop();
+            if !quiesce(|| side.totals()) {
+                side.count_loss(Loss::CountsUnsettled, 1);
             }
         }
         self.learn_paths();
@@ -383,7 +383,7 @@ impl Observation {
     /// Takes all probes out, in the background. What was counted stays readable.
     pub fn detach(&mut self) -> Option<Detaching> {
         match &mut self.stage {
-            Stage::Observing(observer) => Some(observer.detach()),
+            Stage::Observing(side) => Some(side.detach()),
             Stage::Resting(_) | Stage::Changing => self.cycle.take().and_then(Cycle::detaching),
         }
     }
@@ -405,20 +405,15 @@ impl Observation {
 
 /// Takes events that have come: whether there were any. New processes are added to `new`.
 fn take(
-    observer: &mut Observer,
+    side: &mut Side,
     new: &mut Vec<u32>,
-    mut pass_on: impl FnMut(&Observer, &EventFacts<'_>),
+    mut on_event: impl FnMut(&Side, &EventFacts<'_>),
 ) -> bool {
-    let taken = observer.events(|observer, kind, event, ending| {
+    let taken = side.events(|side, kind, event, ending| {
         if let Ending::Follow(pid) = ending {
             new.push(pid);
         }
-        let has_series =
-            matches!(kind, EventKind::Close | EventKind::LateDrain | EventKind::PinFreed);
-        if has_series && !observer.knows_series(event.series) {
-            observer.learn_series();
-        }
-        pass_on(observer, &EventFacts { kind, event, pinned_by: None });
+        on_event(side, &EventFacts { kind, event, pinned_by: None });
     });
     taken != 0
 }

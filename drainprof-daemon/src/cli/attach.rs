@@ -201,12 +201,12 @@ async fn add_all(driver: &mut Driver, ending: &mut Ending) -> Result<bool> {
 }
 
 fn dry_run(args: &AttachArgs) -> Result<u8> {
-    let mut observer = options::observation(&args.observe)?.observer()?;
+    let mut side = options::observation(&args.observe)?.side()?;
     let mut planned = Vec::new();
     let (mut shown, mut left_out) = (0, None);
     let pids: Vec<u32> = args.selection.open()?.iter().map(|process| process.pid).collect();
     for process in listed(&pids, args.family)? {
-        let (plans, findings) = match observer.plan(&process) {
+        let (plans, findings) = match side.plan(&process) {
             Err(ObserveError::NoMatch { .. }) if args.family && !pids.contains(&process.pid) => {
                 continue;
             }

@@ -16,7 +16,7 @@ use drainprof_node::{
     serve::{self, Server},
     store::{self, StoreError, Writer},
 };
-use drainprof_observe::{ObserveError, Observer, ObserverOptions};
+use drainprof_observe::{ObserveError, Side, SideOptions};
 use drainprof_probe::{
     bpf::{SessionConfig, Sizes},
     calibrate,
@@ -78,7 +78,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
             patience: PATIENCE,
         },
         library,
-        options: observer_options(),
+        options: side_options(),
         program: PathBuf::from("/proc/self/exe"),
         growth: options::growth_offsets(&host).map(drop).map_err(|error| format!("{error:#}")),
         history,
@@ -184,8 +184,8 @@ fn library(config: &Config) -> Result<Library> {
     Ok(library)
 }
 
-fn observer_options() -> ObserverOptions {
-    ObserverOptions {
+fn side_options() -> SideOptions {
+    SideOptions {
         profiles: Vec::new(),
         level: None,
         follow: false,
@@ -237,12 +237,12 @@ fn dry_run(config: &Config) -> Result<u8> {
         calls: true,
         patience: PATIENCE,
     };
-    let observer_options = ObserverOptions {
+    let side_options = SideOptions {
         profiles: config.daemon.profiles.clone(),
         level: Some(config.daemon.level),
-        ..observer_options()
+        ..side_options()
     };
-    let mut observer = Observer::new(&session, library(config)?, observer_options)?;
+    let mut side = Side::new(&session, library(config)?, side_options)?;
     let selector = Selector::of_this_process(&config.select);
     let mut out = super::output::stdout()?;
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
@@ -264,7 +264,7 @@ fn dry_run(config: &Config) -> Result<u8> {
         let labels = labels.ok().and_then(Result::ok).unwrap_or_else(|| Labels::parse(&exe, b""));
         let facts = Facts { exe: &exe, comm: &comm, labels: &labels };
         let planned = selector.selects(&facts).map_err(|why| why.to_string()).and_then(|()| {
-            match observer.plan(&process) {
+            match side.plan(&process) {
                 Ok((plans, _)) => Ok(plans
                     .iter()
                     .map(|plan| format!("{} ({} probes)", plan.profile.name, plan.probes.len()))

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::{ObserverOptions, names::SymbolOptions, observation::Options};
+use drainprof_observe::{SideOptions, names::SymbolOptions, observation::Options};
 use drainprof_probe::{
     bpf::{GrowthOffsets, Offsets, SessionConfig, Sizes},
     calibrate::{self, CalibrateOptions},
@@ -154,7 +154,7 @@ pub(super) fn plain(
             patience: PATIENCE,
         },
         library,
-        observer: ObserverOptions {
+        side: SideOptions {
             profiles,
             level,
             follow: false,
@@ -199,11 +199,11 @@ pub(super) fn observation(args: &ObserveArgs) -> Result<Options> {
             ..plain.session
         },
         library: if args.growth_alone { Library::default() } else { plain.library },
-        observer: ObserverOptions {
+        side: SideOptions {
             follow: args.follow_forks,
             debug_dirs: args.debug_dir.clone(),
             duty: args.duty,
-            ..plain.observer
+            ..plain.side
         },
         symbols: (!args.no_symbols).then(|| SymbolOptions {
             debug_dirs: args.debug_dir.clone(),

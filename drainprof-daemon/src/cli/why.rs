@@ -167,7 +167,7 @@ fn parts(args: &WhyArgs) -> Result<Parts> {
     let probes = probes(args)?;
     let mut memory =
         Options { library: Library::default(), budget: None, memory: true, ..probes.clone() };
-    memory.observer.profiles.clear();
+    memory.side.profiles.clear();
     memory.session.calls = false;
     let mut growth = Options { memory: false, ..memory.clone() };
     growth.session.sizes.growth = true;

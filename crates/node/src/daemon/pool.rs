@@ -11,7 +11,7 @@ use std::{
 };
 
 use drainprof_common::loss::Loss;
-use drainprof_observe::{ObserveError, Observer, ObserverOptions};
+use drainprof_observe::{ObserveError, Side, SideOptions};
 use drainprof_probe::bpf::{Detaching, Leftover, SessionConfig, is_detach_put_off};
 use drainprof_process::{Process, Stuck};
 use drainprof_profile::{Level, Library};
@@ -43,7 +43,7 @@ pub(super) struct Kernel {
     /// How deep it looks.
     pub(super) level: Level,
     /// What sees.
-    pub(super) observer: Observer,
+    pub(super) observer: Side,
     /// Whether it takes no newcomers any more: it had no room, it knows other profiles than are in force, or a process is to
     /// be observed again whose probes are on their way out.
     stale: bool,
@@ -53,7 +53,7 @@ pub(super) struct Kernel {
 pub(super) struct Pool {
     config: SessionConfig,
     library: Library,
-    options: ObserverOptions,
+    options: SideOptions,
     kernels: Vec<Kernel>,
     next: u64,
     leftover: Leftover,
@@ -85,7 +85,7 @@ impl Leaving {
 impl Pool {
     /// No kernel side yet. `options.level` does not matter.
     #[must_use]
-    pub(super) fn new(config: SessionConfig, library: Library, options: ObserverOptions) -> Self {
+    pub(super) fn new(config: SessionConfig, library: Library, options: SideOptions) -> Self {
         Self {
             config,
             library,
@@ -117,8 +117,8 @@ impl Pool {
         if let Some(kernel) = self.kernels.iter().rev().find(has_room) {
             return Ok(kernel.id);
         }
-        let options = ObserverOptions { level: Some(level), ..self.options.clone() };
-        let mut observer = Observer::new(&self.config, self.library.clone(), options)?;
+        let options = SideOptions { level: Some(level), ..self.options.clone() };
+        let mut observer = Side::new(&self.config, self.library.clone(), options)?;
         observer.plan_beside();
         // They may have room again later, when there is no need of it.
         for kernel in self.kernels.iter_mut().filter(|kernel| kernel.level == level) {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use drainprof_observe::{ObserveError, ObserverOptions, quiesce};
+use drainprof_observe::{ObserveError, SideOptions, quiesce};
 use drainprof_probe::bpf::SessionConfig;
 use drainprof_process::{
     Process, Stuck,
@@ -85,7 +85,7 @@ impl Roster {
         config: &Config,
         session: SessionConfig,
         library: Library,
-        options: ObserverOptions,
+        options: SideOptions,
     ) -> Result<Self, Box<ObserveError>> {
         let mut pool = Pool::new(session, library, options);
         pool.prepare(config.daemon.level)?;

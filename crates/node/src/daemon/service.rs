@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof_observe::{ObserveError, ObserverOptions, self_use};
+use drainprof_observe::{ObserveError, SideOptions, self_use};
 use drainprof_probe::bpf::{Obstacles, SessionConfig, obstacles};
 use drainprof_process::{
     Silent, given_up, is_user_silenced, memory::Pressure, silent_processes, times_given_up,
@@ -55,7 +55,7 @@ pub struct Setup {
     /// The profiles.
     pub library: Library,
     /// How to observe; the level does not matter.
-    pub options: ObserverOptions,
+    pub options: SideOptions,
     /// The drainprof that runs diagnostic windows.
     pub program: PathBuf,
     /// Whether windows can trace growth on this kernel; if not, why.

@@ -9,7 +9,7 @@ use drainprof_probe::bpf::Detaching;
 use drainprof_report::facts::Duty;
 
 use super::{Observation, Sink, Step, budget::Budget};
-use crate::{Observer, Resting};
+use crate::{Side, side::windows::Resting};
 
 /// How often it is checked whether the probes are gone.
 const CHECK: Duration = Duration::from_millis(20);
@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Whether the targets are observed now.
 pub(super) enum Stage {
     /// The probes are in place.
-    Observing(Box<Observer>),
+    Observing(Box<Side>),
     /// Between two duty cycles.
     Resting(Box<Resting>),
     /// On the way from one to the other.
@@ -27,16 +27,16 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    pub(super) fn observer(&mut self) -> Option<&mut Observer> {
+    pub(super) fn side(&mut self) -> Option<&mut Side> {
         match self {
-            Self::Observing(observer) => Some(observer),
+            Self::Observing(side) => Some(side),
             Self::Resting(_) | Self::Changing => None,
         }
     }
 
-    pub(super) fn observing(&self) -> Option<&Observer> {
+    pub(super) fn observing(&self) -> Option<&Side> {
         match self {
-            Self::Observing(observer) => Some(observer),
+            Self::Observing(side) => Some(side),
             Self::Resting(_) | Self::Changing => None,
         }
     }
@@ -100,12 +100,12 @@ impl Observation {
 
     fn say_began(&mut self) {
         let duty = self.cycle.as_ref().and_then(|cycle| cycle.duty);
-        let (Some(observer), Some(duty)) = (self.stage.observing(), duty) else { return };
+        let (Some(side), Some(duty)) = (self.stage.observing(), duty) else { return };
         self.steps.push_back(Step::CycleBegan {
-            number: observer.windows(),
+            number: side.windows(),
             length: duty.on,
-            probes: observer.attached(),
-            pids: observer.running(),
+            probes: side.attached(),
+            pids: side.running(),
         });
     }
 
@@ -136,9 +136,9 @@ impl Observation {
             self.end_interval(sink)?;
         }
         match std::mem::replace(&mut self.stage, Stage::Changing) {
-            Stage::Observing(observer) => {
+            Stage::Observing(side) => {
                 self.poller.forget_rings();
-                self.rest(observer);
+                self.rest(side);
             }
             Stage::Resting(resting) => {
                 let loaded = resting.load().and_then(|session| {
@@ -173,8 +173,8 @@ impl Observation {
     }
 
     /// Leaves no probe until the next window.
-    pub(super) fn rest(&mut self, observer: Box<Observer>) {
-        let (resting, detaching) = observer.rest();
+    pub(super) fn rest(&mut self, side: Box<Side>) {
+        let (resting, detaching) = side.rest();
         self.budget.iter_mut().for_each(Budget::rest);
         self.stage = Stage::Resting(Box::new(resting));
         if let Some(cycle) = &mut self.cycle {

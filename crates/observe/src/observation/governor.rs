@@ -16,7 +16,7 @@ use super::{
     budget::Budget,
     cycle::{Cycle, Stage},
 };
-use crate::{Observer, Resting};
+use crate::{Side, side::windows::Resting};
 
 /// Cycles that a limited time has room for.
 const CYCLES: u32 = 4;
@@ -45,13 +45,13 @@ impl Observation {
         let Some(budget) = self.budget.map(Budget::share) else {
             return Ok(Saving::Nothing);
         };
-        let Some(observer) = self.stage.observer() else { return Ok(Saving::Nothing) };
-        if let Some(level) = observer.cheaper_level() {
+        let Some(side) = self.stage.side() else { return Ok(Saving::Nothing) };
+        if let Some(level) = side.cheaper_level() {
             self.stop(sink)?;
             self.change_probes(None, 0.0, |_| (), |resting| resting.begin_again_at(level));
             return Ok(Saving::Level(level));
         }
-        if !observer.can_pause() {
+        if !side.can_pause() {
             return Ok(Saving::Nothing);
         }
         let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -59,7 +59,7 @@ impl Observation {
         self.stop(sink)?;
         self.end_interval(sink)?;
         let stretch = share / (FOR_WINDOWS * budget);
-        self.change_probes(Some(duty), stretch, |observer| observer.pause_as(duty), |_| ());
+        self.change_probes(Some(duty), stretch, |side| side.pause_as(duty), |_| ());
         Ok(Saving::Duty(duty))
     }
 
@@ -68,15 +68,15 @@ impl Observation {
         &mut self,
         duty: Option<Duty>,
         stretch: f64,
-        before: impl FnOnce(&mut Observer),
+        before: impl FnOnce(&mut Side),
         after: impl FnOnce(&mut Resting),
     ) {
         match std::mem::replace(&mut self.stage, Stage::Changing) {
-            Stage::Observing(mut observer) => {
-                before(&mut observer);
+            Stage::Observing(mut side) => {
+                before(&mut side);
                 self.poller.forget_rings();
                 self.cycle = Some(Cycle::resting(duty, stretch));
-                self.rest(observer);
+                self.rest(side);
             }
             other => self.stage = other,
         }

@@ -8,7 +8,7 @@ use std::{
 use drainprof_report::facts::Snapshot;
 
 use crate::{
-    Observer,
+    Side,
     names::{SymbolOptions, Symbols},
 };
 
@@ -30,17 +30,17 @@ impl Naming {
     }
 
     /// Reads what names need of processes that are new: they may end at any time.
-    pub(super) fn meet(&mut self, observer: &Observer) {
+    pub(super) fn meet(&mut self, side: &Side) {
         if let Some(symbols) = &mut self.symbols {
-            let newcomers = observer.newcomers(self.met);
+            let newcomers = side.newcomers(self.met);
             self.met += newcomers.len();
             symbols.meet(&newcomers);
         }
     }
 
     /// Takes notice of call stacks that were just found. Never waits.
-    pub(super) fn place(&mut self, observer: &mut Observer) {
-        let found = observer.take_new_paths();
+    pub(super) fn place(&mut self, side: &mut Side) {
+        let found = side.take_new_paths();
         if let Some(symbols) = &mut self.symbols {
             symbols.place(&found);
         }

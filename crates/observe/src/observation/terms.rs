@@ -6,7 +6,7 @@ use drainprof_probe::bpf::SessionConfig;
 use drainprof_profile::Library;
 use drainprof_report::facts::{CallPath, EventFacts, Names, Snapshot};
 
-use crate::{ObserveError, Observer, ObserverOptions, names::SymbolOptions};
+use crate::{ObserveError, Side, SideOptions, names::SymbolOptions};
 
 /// What is observed, how, and what has to happen in time.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Options {
     /// The profiles that there are.
     pub library: Library,
     /// Which of them, and how.
-    pub observer: ObserverOptions,
+    pub side: SideOptions,
     /// How names are found; `None`: addresses only.
     pub symbols: Option<SymbolOptions>,
     /// Time between [`Step::Interval`]s; `None`: there are none.
@@ -30,9 +30,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// An observer alone, which plans and attaches, and has no loop.
-    pub fn observer(self) -> Result<Observer, ObserveError> {
-        Observer::new(&self.session, self.library, self.observer)
+    /// A kernel side alone, which plans and attaches, and has no loop.
+    pub fn side(self) -> Result<Side, ObserveError> {
+        Side::new(&self.session, self.library, self.side)
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn begun(
 
 pub(super) fn at(options: &Options, level: Level) -> Options {
     let mut options = options.clone();
-    options.observer.level = Some(level);
+    options.side.level = Some(level);
     options
 }
 

@@ -97,7 +97,7 @@ impl Trial {
     ) -> Result<Options, String> {
         let mut options = with_draft(options, &self.path, &self.profile)?;
         let first = if self.kind == Kind::Drain { Level::Objects } else { Level::Boundary };
-        options.observer.level = Some(level.unwrap_or(first));
+        options.side.level = Some(level.unwrap_or(first));
         Ok(options)
     }
 
@@ -161,7 +161,7 @@ impl Trial {
         let path = self.live_path();
         let profile = save(&path, &self.shown(live))?;
         let mut options = with_draft(options, &path, &profile)?;
-        options.observer.level = Some(Level::Boundary);
+        options.side.level = Some(Level::Boundary);
         Ok(Some(options))
     }
 
@@ -217,7 +217,7 @@ fn with_draft(options: &Options, path: &Path, profile: &str) -> Result<Options, 
     let path = path.to_path_buf();
     let library = Library::load(&[path], &[]).map_err(|error| error.to_string())?;
     let mut options = Options { library, ..options.clone() };
-    options.observer.profiles = vec![profile.to_owned()];
+    options.side.profiles = vec![profile.to_owned()];
     Ok(options)
 }
 

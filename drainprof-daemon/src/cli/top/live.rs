@@ -173,7 +173,7 @@ impl Live {
         };
         let length = length.min(LONGEST);
         let mut options = self.options.clone();
-        options.observer.level = Some(Level::Stacks);
+        options.side.level = Some(Level::Stacks);
         options.session.sizes.call_paths = Sizes::CALL_PATHS;
         let failed = |error: &anyhow::Error| Refusal::Failed {
             message: format!("no window on process {pid}: {error:#}"),

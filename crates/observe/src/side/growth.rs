@@ -7,10 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use drainprof_common::{
-    growth::{Cause, GrowthCell, GrowthTarget, member, path_and_stack},
-    loss::Loss,
-};
+use drainprof_common::growth::{Cause, GrowthCell, GrowthTarget, member, path_and_stack};
+use drainprof_probe::bpf::Session;
 use drainprof_process::{
     mapped_ranges,
     memory::{GranuleRange, GranuleState},
@@ -24,9 +22,9 @@ use drainprof_report::{
 };
 
 use super::{
-    curves::SHARE,
-    observer::Observer,
-    snapshot::{now_ns, own_cpu},
+    clock::{Clock, SHARE, now_ns, own_cpu},
+    paths::Paths,
+    targets::{Target, Targets},
 };
 
 /// What user space itself keeps of growth.
@@ -41,85 +39,82 @@ pub(super) struct Growth {
     read_due_ns: u64,
 }
 
-impl Observer {
+impl Growth {
     /// A process is about to be armed: what its memory is now is where its growth begins.
-    pub(super) fn begin_growth(&mut self, target: u32, pid: u32) {
-        let Some(growth) = &mut self.growth else { return };
-        growth.added.begin(now_ns());
+    pub(super) fn begin(&mut self, session: &mut Session, target: u32, pid: u32) {
+        self.added.begin(now_ns());
         let known = ask(pid, move || (heap_end(pid), faults(pid), resident(pid)));
         let (heap_end, faults, resident) = known.unwrap_or_default();
-        growth.ledgers.insert(target, MappingLedger::new(heap_end));
+        self.ledgers.insert(target, MappingLedger::new(heap_end));
         if let Some(counted) = faults {
-            growth.counted.insert(target, counted);
+            self.counted.insert(target, counted);
         }
         if let Some(last) = resident {
             let known =
                 GrowthTarget { known: (1 << member::COUNT) - 1, last, peak: last, mm_id: 0 };
-            if let Err(error) = self.session.growth.begin(target, &known) {
+            if let Err(error) = session.growth.begin(target, &known) {
                 tracing::debug!(pid, %error, "where its memory begins is not known");
             }
         }
     }
 
     /// Reads what call stacks have added, if it is time to: it takes at most the hundredth part of a CPU.
-    pub(super) fn sample_growth(&mut self) {
-        let Some(growth) = &mut self.growth else { return };
+    pub(super) fn sample(&mut self, session: &Session) {
         let at_ns = now_ns();
-        if self.stopped_ns.is_some() || growth.read_due_ns > at_ns {
+        if self.read_due_ns > at_ns {
             return;
         }
         let began = own_cpu();
-        growth.added.add(at_ns, &added(&self.session.growth.cells()));
+        self.added.add(at_ns, &added(&session.growth.cells()));
         let spent = own_cpu().saturating_sub(began) * SHARE;
         let after = at_ns.saturating_add(spent.as_nanos() as u64);
-        growth.read_due_ns = growth.added.due_ns().max(after);
+        self.read_due_ns = self.added.due_ns().max(after);
     }
 
     /// Takes the records of system calls that have come.
-    pub(super) fn take_mappings(&mut self) {
-        let Some(growth) = &mut self.growth else { return };
+    pub(super) fn take_mappings(&mut self, session: &mut Session, targets: &Targets) {
         loop {
-            let records = self.session.drain_mappings();
+            let records = session.drain_mappings();
             if records.is_empty() {
                 break;
             }
             for record in &records {
                 let number = record.target;
-                if !growth.ledgers.contains_key(&number) {
+                if !self.ledgers.contains_key(&number) {
                     // A forked child's heap ends where its parent's did.
-                    let began = self.targets.iter().find(|target| target.target == number);
-                    let heap_end = match began.map(|target| target.began) {
+                    let heap_end = match targets.get(number).map(Target::began) {
                         Some(Began::Forked(parent)) => {
-                            growth.ledgers.get(&parent).and_then(MappingLedger::heap_end)
+                            self.ledgers.get(&parent).and_then(MappingLedger::heap_end)
                         }
                         _ => None,
                     };
-                    growth.ledgers.insert(number, MappingLedger::new(heap_end));
+                    self.ledgers.insert(number, MappingLedger::new(heap_end));
                 }
-                if let Some(ledger) = growth.ledgers.get_mut(&number) {
+                if let Some(ledger) = self.ledgers.get_mut(&number) {
                     ledger.add(record);
                 }
             }
         }
     }
 
-    /// Adds the growth of each target.
-    pub(super) fn add_growth(&mut self, targets: &mut [TargetFacts]) {
-        self.take_mappings();
-        let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
-        let all = self.session.growth.cells();
+    /// Adds the growth of each target; the mappings that have come were taken.
+    pub(super) fn add_to(
+        &mut self,
+        targets: &mut [TargetFacts],
+        session: &Session,
+        paths: &Paths,
+        clock: &Clock,
+    ) {
+        let all = session.growth.cells();
         let sums = added(&all);
-        if let Some(growth) = &mut self.growth {
-            growth.added.add(at_ns, &sums);
-        }
-        let (Some(growth), Some(paths)) = (&self.growth, &self.paths) else { return };
+        self.added.add(clock.at_ns(), &sums);
         let mut known: BTreeMap<u32, Arc<CallPath>> = BTreeMap::new();
         let mut path = |number: u32| {
             let read = || {
                 let (number, stack) = path_and_stack(number);
-                let own = number.checked_sub(1).map(|number| paths.path(&self.session, number));
+                let own = number.checked_sub(1).map(|number| paths.path(session, number));
                 let own = own.unwrap_or_default();
-                match stack.checked_sub(1).map(|stack| self.session.growth.kernel_stack(stack)) {
+                match stack.checked_sub(1).map(|stack| session.growth.kernel_stack(stack)) {
                     Some(mut addresses) => {
                         addresses.extend(&own.addresses);
                         Arc::new(CallPath { addresses, end: own.end })
@@ -133,8 +128,8 @@ impl Observer {
         for (cause, cell) in all {
             cells.entry(cell.target).or_default().push((cause, cell));
         }
-        let mut touched = self.session.growth.touched();
-        let mut drained = self.session.read_drained();
+        let mut touched = session.growth.touched();
+        let mut drained = session.read_drained();
         for target in targets {
             let mut facts = GrowthFacts::default();
             let cells = cells.remove(&target.target).unwrap_or_default();
@@ -145,23 +140,23 @@ impl Observer {
             for (&(own, number), &bytes) in
                 sums.range((target.target, 0)..=(target.target, u32::MAX))
             {
-                if bytes != 0 || growth.added.of((own, number)).is_some() {
+                if bytes != 0 || self.added.of((own, number)).is_some() {
                     numbers.entry(path(number)).or_default().push((own, number));
                 }
             }
             for (path, numbers) in numbers {
                 if let Some(own) = facts.paths.get_mut(&path) {
-                    own.over_time = growth.added.sum(&numbers);
+                    own.over_time = self.added.sum(&numbers);
                 }
             }
-            if let Some(ledger) = growth.ledgers.get(&target.target) {
+            if let Some(ledger) = self.ledgers.get(&target.target) {
                 for (number, totals) in ledger.paths() {
                     facts.paths.entry(path(number)).or_default().maps.add(&totals);
                 }
                 (facts.unmapped, facts.unmapped_before) =
                     (ledger.unmapped(), ledger.unmapped_before());
             }
-            if let Some(memory) = self.session.growth.read(target.target) {
+            if let Some(memory) = session.growth.read(target.target) {
                 for kind in 0..member::COUNT {
                     let is_known = memory.known >> kind & 1 != 0;
                     facts.last[kind] =
@@ -186,18 +181,15 @@ impl Observer {
             facts.touched = join(&touched.remove(&target.target).unwrap_or_default(), &ranges);
             let now = alive.then(|| ask(pid, move || faults(pid)).ok().flatten()).flatten();
             facts.counted = now
-                .zip(growth.counted.get(&target.target))
+                .zip(self.counted.get(&target.target))
                 .map(|(now, then)| (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)));
             target.growth = Some(facts);
         }
     }
 
     /// Records that the ledgers had no room for.
-    pub(super) fn count_growth_losses(&self, losses: &mut drainprof_common::loss::LossCounts) {
-        if let Some(growth) = &self.growth {
-            losses[Loss::MappingsLost as usize] +=
-                growth.ledgers.values().map(MappingLedger::lost).sum::<u64>();
-        }
+    pub(super) fn lost(&self) -> u64 {
+        self.ledgers.values().map(MappingLedger::lost).sum()
     }
 }
 

@@ -1,39 +1,25 @@
-//! Planning and placing probes.
+//! Which profiles are wanted at which level, and what they would place in a process.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::sync::Arc;
 
 use drainprof_probe::{
-    bpf::{OpenFiles, Session},
-    plan::{self, AttachPlan, PlanError, PlannedProbe, Request, build, ifuncs, match_objects},
+    bpf::Session,
+    plan::{self, AttachPlan, PlanError, Request, build, ifuncs, match_objects},
 };
 use drainprof_process::{Image, Process, follow_ifuncs};
 use drainprof_profile::{self as profile, Finding, Level, Library, Profile};
 
-use super::observer::{Allocator, ObserveError, Observer, ObserverOptions, Reasons};
-
-/// A probe in place.
-#[derive(Debug)]
-pub(super) struct Placed {
-    /// The spec's number, under which hits are counted.
-    pub(super) spec: u32,
-    /// The allocator.
-    pub(super) allocator: u32,
-    /// The process; `None`: all that map the object.
-    pub(super) pid: Option<u32>,
-    /// The probe.
-    pub(super) probe: PlannedProbe,
-    /// Nanoseconds of a hit at its place.
-    pub(super) entry_ns: f64,
-}
+use super::{allocators::Allocators, options::SideOptions};
+use crate::ObserveError;
 
 /// The plans of all wanted profiles that match a process.
 pub(super) fn plans(
     process: &Process,
     image: &Image,
     library: &Library,
-    options: &ObserverOptions,
+    options: &SideOptions,
     sample: u32,
-    allocators: &mut Vec<Allocator>,
+    allocators: &mut Allocators,
 ) -> Result<(Vec<AttachPlan>, Vec<Finding>), ObserveError> {
     let mut plans = Vec::new();
     let mut findings = Vec::new();
@@ -57,7 +43,7 @@ pub(super) fn plans(
             Err(error) => return Err(error),
         };
         let followed = follow_ifuncs(process, image, &ifuncs(profile, &objects));
-        let allocator = number(allocators, profile, level);
+        let allocator = allocators.number(profile, level);
         let request = Request {
             profile,
             level,
@@ -105,16 +91,10 @@ pub(super) fn plans(
     Ok((plans, findings))
 }
 
-/// The allocators of which nothing can be said, with the reasons.
-pub(super) fn not_measurable(plans: &[AttachPlan]) -> Reasons {
-    let because = |plan: &AttachPlan| Some((plan.allocator, plan.not_measurable.clone()?));
-    plans.iter().filter_map(because).collect()
-}
-
 /// The profiles that are asked for: those that are named, or all but those that wait to be.
 pub(super) fn wanted<'a>(
     library: &'a Library,
-    options: &'a ObserverOptions,
+    options: &'a SideOptions,
 ) -> impl Iterator<Item = &'a Arc<Profile>> {
     library.iter().filter(|profile| {
         if options.profiles.is_empty() {
@@ -127,7 +107,7 @@ pub(super) fn wanted<'a>(
 
 /// Begins to load the programs of the profiles that are named: most likely, a process that they match is planned next.
 /// Whether a level is offered is said then.
-pub(super) fn load_ahead(session: &mut Session, library: &Library, options: &ObserverOptions) {
+pub(super) fn load_ahead(session: &mut Session, library: &Library, options: &SideOptions) {
     if options.profiles.is_empty() {
         return;
     }
@@ -151,80 +131,6 @@ fn level(profile: &Profile, asked: Option<Level>, named: bool) -> Result<Level, 
             level: asked,
             offers: offers.into_iter().map(Level::name).collect(),
         }),
-    }
-}
-
-/// The allocator's number in this session, a new one for a new profile or level.
-fn number(allocators: &mut Vec<Allocator>, profile: &Arc<Profile>, level: Level) -> u32 {
-    let known = allocators
-        .iter()
-        .position(|known| Arc::ptr_eq(&known.profile, profile) && known.level == level);
-    let index = known.unwrap_or_else(|| {
-        allocators.push(Allocator { profile: Arc::clone(profile), level });
-        allocators.len() - 1
-    });
-    index as u32
-}
-
-impl Observer {
-    /// Attaches what is planned for a process and not in place yet; returns its allocators, and what did not
-    /// go as planned.
-    pub(super) fn place(
-        &mut self,
-        process: &Process,
-        plans: &[AttachPlan],
-    ) -> Result<(Vec<u32>, Vec<Finding>), ObserveError> {
-        let scope = (!self.options.follow).then_some(process.pid);
-        let missing: Vec<_> = plans
-            .iter()
-            .flat_map(|plan| plan.probes.iter().map(|probe| (probe, plan.allocator)))
-            .filter(|(probe, allocator)| !self.in_place(probe, *allocator, scope))
-            .map(|(probe, _)| probe)
-            .collect();
-        self.session.load_for(&missing, scope.and_then(NonZeroU32::new));
-        let mut files = OpenFiles::default();
-        let mut allocators = Vec::new();
-        let mut findings = Vec::new();
-        for plan in plans {
-            allocators.push(plan.allocator);
-            for probe in &plan.probes {
-                if self.in_place(probe, plan.allocator, scope) {
-                    continue;
-                }
-                let attached = super::fallback::attach(probe, |probe| {
-                    self.session.attach(probe, scope.and_then(NonZeroU32::new), &mut files)
-                })?;
-                findings.extend(attached.finding);
-                self.placed.push(Placed {
-                    spec: attached.spec,
-                    allocator: plan.allocator,
-                    pid: scope,
-                    entry_ns: super::cost::entry_ns(&attached.probe, &self.options.costs),
-                    probe: attached.probe,
-                });
-            }
-        }
-        Ok((allocators, findings))
-    }
-
-    /// Whether a planned probe is there already: an image that was executed again, or another process of
-    /// a file on which probes sit for all.
-    fn in_place(&self, probe: &PlannedProbe, allocator: u32, scope: Option<u32>) -> bool {
-        self.placed.iter().any(|placed| {
-            placed.allocator == allocator
-                && placed.pid == scope
-                && placed.probe.site.inode == probe.site.inode
-                && placed.probe.site.entry_offset == probe.site.entry_offset
-                && placed.probe.role == probe.role
-        })
-    }
-
-    /// Whether all of a process's planned probes are in place.
-    pub(super) fn all_in_place(&self, process: &Process, plans: &[AttachPlan]) -> bool {
-        let scope = (!self.options.follow).then_some(process.pid);
-        plans
-            .iter()
-            .all(|plan| plan.probes.iter().all(|probe| self.in_place(probe, plan.allocator, scope)))
     }
 }
 

@@ -2,12 +2,11 @@
 //!
 //! At the instant of a pinned close the kernel side knows how many objects are live, but not whose. So events are held
 //! back for a while (until the next tick, at most), and then it is known: a pin was freed since, which is an event of
-//! its own, or it is live still, which a sweep over the objects finds. The loop calls [`Observer::report_pins`]; at other
-//! levels than `stacks` events are passed on at once.
+//! its own, or it is live still, which a sweep over the objects finds. At other levels than `stacks` events are reported
+//! at once.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    io,
     sync::Arc,
 };
 
@@ -16,24 +15,22 @@ use drainprof_common::{
     granule::SlotNumber,
     state::Verdict,
 };
-use drainprof_profile::{Level, follows_objects};
-use drainprof_report::facts::{CallPath, EventFacts, PathPins};
+use drainprof_probe::bpf::Session;
+use drainprof_profile::Level;
+use drainprof_report::facts::CallPath;
 
-use super::{observation::Sink, observer::Observer};
+use super::allocators::Allocators;
 
 /// Events that are held back at most, about; then they are reported.
 const HELD_BACK: usize = 65_536;
-/// Sweeps at most, where pins are freed between a sweep and what is read of the ring.
-const ROUNDS: usize = 3;
-
 /// A granule: slot and generation.
-type Granule = (u32, u32);
+pub(super) type Granule = (u32, u32);
 
 /// Events that are held back.
 #[derive(Default)]
 pub(super) struct Pins {
     events: Vec<(EventKind, Event)>,
-    /// Pins whose close was not among the events that were told with them: it was told before, or it comes next,
+    /// Pins whose close was not among the events that were reported with them: it was reported before, or it comes next,
     /// because a close is reported a moment after it is decided.
     early: HashMap<Granule, Vec<u32>>,
     /// Ids of granules that were pinned at their close, by slot: the kernel side does not have it any more where the
@@ -43,11 +40,11 @@ pub(super) struct Pins {
 
 /// Numbers of call paths in a stream of events; the first is 1.
 #[derive(Debug, Default)]
-pub(super) struct PathNumbers(HashMap<(u32, Arc<CallPath>), u64>);
+pub(crate) struct PathNumbers(HashMap<(u32, Arc<CallPath>), u64>);
 
 impl PathNumbers {
     /// The number of a target's call path, and whether it is new.
-    fn of(&mut self, target: u32, path: &Arc<CallPath>) -> (u64, bool) {
+    pub(super) fn of(&mut self, target: u32, path: &Arc<CallPath>) -> (u64, bool) {
         let next = self.0.len() as u64 + 1;
         match self.0.entry((target, Arc::clone(path))) {
             Entry::Occupied(known) => (*known.get(), false),
@@ -58,7 +55,7 @@ impl PathNumbers {
 
 /// A pinned close: whose objects its pins are.
 #[derive(Debug, Default)]
-struct Close {
+pub(super) struct Close {
     /// How many there are.
     pins: u64,
     /// Pins by site: freed before the sweep, live at the sweep.
@@ -76,13 +73,13 @@ impl Close {
     }
 
     /// Whether each pin is known.
-    fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let missing = self.missing();
         missing == 0 || missing == self.since.len() as u64
     }
 
     /// Pins by site. Of those that were freed since, those that went first are the likeliest that the sweep has missed.
-    fn sites(&self) -> BTreeMap<u32, u64> {
+    pub(super) fn sites(&self) -> BTreeMap<u32, u64> {
         let mut sites = self.freed.clone();
         let missed = usize::try_from(self.missing()).unwrap_or(usize::MAX);
         let missed = self.since.iter().take(missed).map(|site| (*site, 1));
@@ -93,9 +90,82 @@ impl Close {
     }
 }
 
+/// Adds the pins that are live: one sweep.
+pub(super) fn add_live(session: &Session, closes: &mut HashMap<Granule, Close>) {
+    session.each_object(|found| {
+        let (object, granule) = (found.object, found.granule.state);
+        if !granule.has_pins() || granule.generation() != object.generation {
+            return;
+        }
+        if let Some(close) = closes.get_mut(&(object.slot.number(), object.generation.number())) {
+            *close.live.entry(object.site.wrapping_sub(1)).or_default() += 1;
+        }
+    });
+}
+
 impl Pins {
     pub(super) fn hold_back(&mut self, kind: EventKind, event: &Event) {
         self.events.push((kind, *event));
+    }
+
+    /// How many are held back.
+    pub(super) const fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether so many are held back that they should be reported now.
+    pub(super) const fn are_many(&self) -> bool {
+        self.len() >= HELD_BACK
+    }
+
+    /// The closes among the first `count` events of which it can be known who pins; `allocators` know which have ids.
+    pub(super) fn closes_of(
+        &self,
+        count: usize,
+        session: &Session,
+        allocators: &Allocators,
+    ) -> HashMap<Granule, Close> {
+        let mut with_ids: HashMap<u32, bool> = HashMap::new();
+        let has_ids = |series| {
+            let own = allocators.of_series(session, series);
+            own.is_some_and(|own| own.level() == Level::Stacks && own.follows_objects())
+        };
+        for (_, event) in self.events.iter().take(count) {
+            with_ids.entry(event.series).or_insert_with(|| has_ids(event.series));
+        }
+        self.closes(count, |series| with_ids.get(&series) == Some(&true))
+    }
+
+    /// Adds pins that were freed among the events from `first` on, which came after the sweep began.
+    pub(super) fn add_freed_since(&self, first: usize, closes: &mut HashMap<Granule, Close>) {
+        for (granule, site) in self.freed(first) {
+            if let Some(close) = closes.get_mut(&granule) {
+                close.since.push(site);
+            }
+        }
+    }
+
+    /// Takes the first `count` events, to report them.
+    pub(super) fn take(&mut self, count: usize) -> Vec<(EventKind, Event)> {
+        self.early.clear();
+        self.events.drain(..count).collect()
+    }
+
+    /// Completes an event that is reported: a freed pin names its granule, as long as that is known.
+    pub(super) fn complete(&mut self, kind: EventKind, event: &mut Event, is_known_close: bool) {
+        if kind == EventKind::Close && is_known_close {
+            self.ids.insert(event.slot, (event.generation, event.granule));
+        } else if kind == EventKind::PinFreed {
+            if !is_known_close {
+                let granule = (event.slot, event.generation);
+                self.early.entry(granule).or_default().push(event.site);
+            }
+            if let Some((generation, id)) = self.ids.get(&event.slot)
+                && *generation == event.generation
+            {
+                (event.granule, event.live) = (*id, 1);
+            }
+        }
     }
 
     /// The closes among the first `count` events of which it can be known who pins, with the pins that are freed by
@@ -133,148 +203,6 @@ impl Pins {
     }
 }
 
-impl Observer {
-    fn pins(&mut self) -> Option<&mut Pins> {
-        self.paths.as_mut()?.pins.as_mut()
-    }
-
-    /// Whether events are held back until [`Observer::report_pins`] is called.
-    pub(super) fn holds_back(&self) -> bool {
-        self.paths.as_ref().is_some_and(|paths| paths.pins.is_some())
-    }
-
-    /// Whether so many events are held back that they should be reported now.
-    pub(super) fn holds_many_back(&self) -> bool {
-        let pins = self.paths.as_ref().and_then(|paths| paths.pins.as_ref());
-        pins.is_some_and(|pins| pins.events.len() >= HELD_BACK)
-    }
-
-    /// Reports the events that were held back, in the order in which they came, the pinned closes with the stacks that
-    /// pin. `take` has to take all events that have come ([`Observer::events`]): more come meanwhile, and are
-    /// reported the next time.
-    pub(super) fn report_pins(
-        &mut self,
-        numbers: &mut PathNumbers,
-        mut take: impl FnMut(&mut Self),
-        sink: &mut impl Sink,
-    ) -> io::Result<()> {
-        self.learn_paths();
-        let Some(pins) = self.pins() else { return Ok(()) };
-        let count = pins.events.len();
-        let mut closes = HashMap::new();
-        for _ in 0..ROUNDS {
-            closes = self.look_at_closes(count);
-            if closes.values().all(Close::is_settled) {
-                break;
-            }
-            let Some(before) = self.pins().map(|pins| pins.events.len()) else { break };
-            self.add_live_pins(&mut closes);
-            take(self);
-            let Some(pins) = self.pins() else { break };
-            for (granule, site) in pins.freed(before) {
-                if let Some(close) = closes.get_mut(&granule) {
-                    close.since.push(site);
-                }
-            }
-            if closes.values().all(Close::is_settled) {
-                break;
-            }
-        }
-        self.learn_paths();
-        let Some(pins) = self.pins() else { return Ok(()) };
-        let events: Vec<_> = pins.events.drain(..count).collect();
-        pins.early.clear();
-        for (kind, event) in events {
-            self.report_event(kind, event, &closes, numbers, sink)?;
-        }
-        Ok(())
-    }
-
-    fn look_at_closes(&self, count: usize) -> HashMap<Granule, Close> {
-        let mut with_ids: HashMap<u32, bool> = HashMap::new();
-        let has_ids = |series| {
-            let own = self.allocator_of(series);
-            own.is_some_and(|own| {
-                own.level == Level::Stacks && follows_objects(&own.profile, own.level)
-            })
-        };
-        let Some(pins) = self.paths.as_ref().and_then(|paths| paths.pins.as_ref()) else {
-            return HashMap::new();
-        };
-        for (_, event) in pins.events.iter().take(count) {
-            with_ids.entry(event.series).or_insert_with(|| has_ids(event.series));
-        }
-        pins.closes(count, |series| with_ids.get(&series) == Some(&true))
-    }
-
-    /// Adds the pins that are live: one sweep.
-    fn add_live_pins(&self, closes: &mut HashMap<Granule, Close>) {
-        self.session.each_object(|found| {
-            let (object, granule) = (found.object, found.granule.state);
-            if !granule.has_pins() || granule.generation() != object.generation {
-                return;
-            }
-            if let Some(close) = closes.get_mut(&(object.slot.number(), object.generation.number()))
-            {
-                *close.live.entry(object.site.wrapping_sub(1)).or_default() += 1;
-            }
-        });
-    }
-
-    fn report_event(
-        &mut self,
-        kind: EventKind,
-        mut event: Event,
-        closes: &HashMap<Granule, Close>,
-        numbers: &mut PathNumbers,
-        sink: &mut impl Sink,
-    ) -> io::Result<()> {
-        let granule = (event.slot, event.generation);
-        let close = closes.get(&granule);
-        let sites = match kind {
-            EventKind::Close => close.map(Close::sites),
-            EventKind::PinFreed => Some(BTreeMap::from([(event.site, 1)])),
-            EventKind::LateDrain | EventKind::Fork | EventKind::Exec | EventKind::Exit => None,
-        };
-        if let Some(pins) = self.pins() {
-            if kind == EventKind::Close && close.is_some() {
-                pins.ids.insert(event.slot, (event.generation, event.granule));
-            } else if kind == EventKind::PinFreed {
-                if close.is_none() {
-                    pins.early.entry(granule).or_default().push(event.site);
-                }
-                if let Some((generation, id)) = pins.ids.get(&event.slot)
-                    && *generation == event.generation
-                {
-                    (event.granule, event.live) = (*id, 1);
-                }
-            }
-        }
-        let mut by_path: BTreeMap<u64, u64> = BTreeMap::new();
-        for (site, pins) in sites.iter().flatten() {
-            let path = self.path_of(*site);
-            let (number, is_new) = numbers.of(event.target, &path);
-            if is_new {
-                sink.path(number, event.target, &path, self)?;
-            }
-            *by_path.entry(number).or_default() += pins;
-        }
-        let by_path: Vec<PathPins> =
-            by_path.into_iter().map(|(path, pins)| PathPins { path, pins }).collect();
-        let pinned_by = sites.is_some().then_some(&by_path[..]);
-        sink.event(&EventFacts { kind, event: &event, pinned_by }, self)
-    }
-
-    /// The call path of a site, by the site's number.
-    fn path_of(&self, site: u32) -> Arc<CallPath> {
-        let slot = self.session.stacks.read_site(site);
-        match (&self.paths, slot.path.checked_sub(1)) {
-            (Some(paths), Some(path)) => paths.path(&self.session, path),
-            _ => Arc::default(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,7 +216,7 @@ mod tests {
         (EventKind::PinFreed, Event { slot, generation: 7, site, ..Event::default() })
     }
 
-    /// Pins that are freed before or after their close is told, in this batch or in the one before, are the close's;
+    /// Pins that are freed before or after their close is reported, in this batch or in the one before, are the close's;
     /// those of other granules are not, and a close whose allocator has no object ids is not examined.
     #[test]
     fn freed_pins_belong_to_closes() {
@@ -305,7 +233,7 @@ mod tests {
         assert_eq!(pins.closes(2, |_| true).len(), 1, "the other is reported later");
     }
 
-    /// Pins that go while the sweep is under way were seen by it, or not; the close's own number tells how many.
+    /// Pins that go while the sweep is under way were seen by it, or not; the close's own number says how many.
     #[test]
     fn each_pin_counts_once() {
         let with = |pins, live: &[(u32, u64)], since: &[u32]| Close {

@@ -1,14 +1,15 @@
 //! Making room: what the kernel side no longer needs is taken out before its maps are full.
 
 use super::{
-    observer::Observer,
-    snapshot::{now_ns, own_cpu},
+    Side,
+    allocators::Allocator,
+    clock::{now_ns, own_cpu},
 };
 
 /// Ending nested granules before there is a need takes at most this part of one CPU.
 const NESTED_SHARE: u32 = 1_000;
 
-impl Observer {
+impl Side {
     /// Retires closed, drained granules and forgotten ids if the maps fill up.
     pub fn reclaim(&mut self) {
         self.end_nested_in_time();
@@ -16,16 +17,14 @@ impl Observer {
         if let Err(error) = self.session.reclaim() {
             tracing::warn!(%error, "cannot make room in the maps");
         }
-        let allocators = &self.allocators;
-        self.session.reclaim_objects(|allocator| {
-            allocators.get(allocator as usize).map(|known| known.profile.kind)
-        });
+        let allocators = self.planner.allocators();
+        self.session.reclaim_objects(|number| allocators.get(number).map(Allocator::kind));
     }
 
     /// Ends nested granules at once where room is needed, and else as often as it is cheap. Facts never wait for that:
     /// whoever makes them ends those granules first.
     fn end_nested_in_time(&mut self) {
-        if !self.has_nested() {
+        if !self.planner.allocators().has_nested() {
             return;
         }
         let now = now_ns();
@@ -40,20 +39,16 @@ impl Observer {
 
     /// Ends the granules that have gone with the one that they were nested in, where a profile has such.
     pub(super) fn end_nested(&mut self) {
-        if self.has_nested() {
+        if self.planner.allocators().has_nested() {
             self.session.end_nested();
         }
-    }
-
-    fn has_nested(&self) -> bool {
-        self.allocators.iter().any(|allocator| allocator.profile.nested)
     }
 
     /// What is counted for targets that have ended, in one value that tells whether something is still moving: calls
     /// that were under way when a process was let go.
     #[must_use]
     pub fn ended_totals(&self) -> Vec<u64> {
-        let ended = self.ended_targets();
+        let ended = self.targets.ended();
         let mut all = Vec::new();
         for record in self.session.read_series() {
             if ended.contains(&record.state.key.target) {
@@ -70,10 +65,7 @@ impl Observer {
         for record in self.session.read_series() {
             all.extend_from_slice(bytemuck::cast_slice(&[record.totals]));
         }
-        for placed in &self.placed {
-            let counts = self.session.read_probe(placed.spec);
-            all.extend([counts.entries, counts.returns]);
-        }
+        all.extend(self.probes.hits(&self.session));
         for (_, cell) in self.session.growth.cells() {
             all.push(cell.events);
         }

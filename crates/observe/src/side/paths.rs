@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,17 +11,12 @@ use drainprof_common::{
     paths::{CODE_RANGES, SPACES, SnapshotHead, SpaceRanges, end},
     unwind::{MAX_PATH, Rule, rule_key},
 };
-use drainprof_probe::bpf::{Session, SessionConfig, StackSnapshot};
+use drainprof_probe::bpf::{Session, StackSnapshot};
 use drainprof_process::{
     PathEnd, unwind,
     unwind::{Unwinder, UnwinderOptions},
 };
-use drainprof_report::{facts::CallPath, series::SiteSeriesSet};
-
-use super::{
-    observer::{Observer, ObserverOptions},
-    pins::Pins,
-};
+use drainprof_report::facts::CallPath;
 
 /// A stack whose code is not mapped as far as is known is examined again after this time: a library may have just
 /// been loaded.
@@ -43,67 +39,30 @@ pub(super) struct Paths {
     fresh: Vec<(u32, Arc<CallPath>)>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
     waiting: Vec<(Instant, u32, StackSnapshot)>,
-    /// Events that are held back; `None` where they are not wanted.
-    pub(super) pins: Option<Pins>,
-    /// What sites hold back over time.
-    pub(super) courses: SiteSeriesSet,
-    /// When the objects that are live are to be swept over again (`CLOCK_MONOTONIC` ns).
-    pub(super) sweep_due_ns: u64,
-}
-
-impl Observer {
-    /// A process is about to be observed as a target.
-    pub(super) fn meet_paths(&mut self, target: u32, pid: u32) {
-        if let Some(paths) = &mut self.paths {
-            paths.meet(&mut self.session, target, pid);
-        }
-    }
-
-    /// Unwinds the stacks that have come, all of them.
-    pub fn learn_paths(&mut self) {
-        while self.learn_some_paths() {}
-    }
-
-    /// Unwinds a few of the stacks that have come; whether there may be more. A target that makes new ones all the time
-    /// does not keep the caller from its other work.
-    pub fn learn_some_paths(&mut self) -> bool {
-        self.paths.as_mut().is_some_and(|paths| paths.learn(&mut self.session) != 0)
-    }
-
-    /// The call paths that were found since this was last asked, each with its target. Their addresses mean something now;
-    /// libraries may be unloaded soon.
-    pub fn take_new_paths(&mut self) -> Vec<(u32, Arc<CallPath>)> {
-        self.paths.as_mut().map(|paths| std::mem::take(&mut paths.fresh)).unwrap_or_default()
-    }
-
-    /// Tries again what could not be unwound; called now and then.
-    pub fn retry_paths(&mut self) {
-        if let Some(paths) = &mut self.paths {
-            paths.retry(&mut self.session, Instant::now());
-        }
-    }
 }
 
 impl Paths {
-    /// `None` where call paths are not wanted.
-    pub(super) fn wanted(config: &SessionConfig, options: &ObserverOptions) -> Option<Self> {
-        (config.sizes.call_paths > 0).then(|| Self {
+    /// None yet.
+    pub(super) fn new(debug_dirs: &[PathBuf]) -> Self {
+        Self {
             unwinder: Unwinder::new(UnwinderOptions {
-                debug_dirs: options.debug_dirs.clone(),
+                debug_dirs: debug_dirs.to_vec(),
                 ..UnwinderOptions::default()
             }),
             met: HashMap::new(),
             found: BTreeMap::new(),
             fresh: Vec::new(),
             waiting: Vec::new(),
-            pins: config.events.then(Pins::default),
-            courses: SiteSeriesSet::default(),
-            sweep_due_ns: 0,
-        })
+        }
     }
 
-    /// A target's address space is its own, or shared.
-    fn meet(&mut self, session: &mut Session, target: u32, pid: u32) {
+    /// The call paths that were found since this was last asked, each with its target.
+    pub(super) fn take_new(&mut self) -> Vec<(u32, Arc<CallPath>)> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// A process is about to be observed as a target: its address space is its own, or shared.
+    pub(super) fn meet(&mut self, session: &mut Session, target: u32, pid: u32) {
         let space = session.stacks.space(target);
         if let Err(error) = self.unwinder.meet(space, pid) {
             tracing::debug!(pid, %error, "its mappings cannot be read: call paths will be cut");
@@ -120,8 +79,8 @@ impl Paths {
         }
     }
 
-    /// Unwinds the stacks that have come, and tells the kernel side how.
-    fn learn(&mut self, session: &mut Session) -> usize {
+    /// Unwinds a few of the stacks that have come, and teaches the kernel side how. Returns how many there were.
+    pub(super) fn learn(&mut self, session: &mut Session) -> usize {
         let snapshots = session.stacks.drain_snapshots();
         let number = snapshots.len();
         for snapshot in snapshots {
@@ -130,8 +89,9 @@ impl Paths {
         number
     }
 
-    /// Tries again what could not be unwound.
-    fn retry(&mut self, session: &mut Session, now: Instant) {
+    /// Tries again what could not be unwound; called now and then.
+    pub(super) fn retry(&mut self, session: &mut Session) {
+        let now = Instant::now();
         let (due, later) =
             std::mem::take(&mut self.waiting).into_iter().partition(|(at, ..)| *at <= now);
         self.waiting = later;

@@ -13,17 +13,18 @@ use drainprof_common::{
     paths::{Late, PinPair, SITE_THREADS, SiteSlot, late},
     state::{CLOSED, USED},
 };
-use drainprof_probe::bpf;
+use drainprof_probe::bpf::{self, Session};
 use drainprof_profile::Kind;
 use drainprof_report::{
     facts::{CallPath, Lateness, LiveObject, SiteFacts, Survivors},
-    series::{FIRST_INTERVAL, HeldBytes, LivePoint, SiteNow, held_bytes},
+    series::{FIRST_INTERVAL, HeldBytes, LivePoint, SiteNow, SiteSeriesSet},
 };
 
 use super::{
-    curves::SHARE,
-    observer::{Allocator, Observer},
-    snapshot::{now_ns, own_cpu},
+    allocators::{Allocator, Allocators},
+    clock::{Clock, SHARE, now_ns, own_cpu},
+    paths::Paths,
+    targets::Targets,
 };
 
 /// The first sweep comes so late: until then stacks are unwound one after the other, and nothing shall be in the way.
@@ -153,7 +154,10 @@ impl Live {
 }
 
 /// All sites, by series.
-pub(super) type Sites = BTreeMap<u32, Vec<SiteFacts>>;
+pub(super) type SitesBySeries = BTreeMap<u32, Vec<SiteFacts>>;
+
+/// Histograms by the number of a site.
+pub(super) type BySite = BTreeMap<u32, Hist>;
 
 /// Series, call path, place of opening.
 type Key = (u32, Arc<CallPath>, u64);
@@ -168,69 +172,98 @@ struct Site {
     live: Live,
 }
 
-impl Observer {
-    /// The sites with what belongs to them; `delays` of their pins, and `lives` of other objects, by site. This is a
-    /// sweep, and a point of all time series.
-    pub(super) fn sites(
+/// What sites hold back over time, and when they are swept over again.
+#[derive(Default)]
+pub(super) struct Sites {
+    over_time: SiteSeriesSet,
+    /// `CLOCK_MONOTONIC` nanoseconds.
+    due_ns: u64,
+}
+
+impl Sites {
+    /// The sites with what belongs to them; `delays` of their pins, and `lives` of other objects. This is a sweep, and a
+    /// point of all time series.
+    pub(super) fn facts(
         &mut self,
+        from: &Sources<'_>,
         now_ns: u64,
-        mut delays: BTreeMap<u32, Hist>,
-        mut lives: BTreeMap<u32, Hist>,
-    ) -> Sites {
-        let mut by_series = Sites::new();
-        for site in self.sweep() {
-            let facts = self.settle(&site, now_ns, &mut delays, &mut lives);
+        mut delays: BySite,
+        mut lives: BySite,
+    ) -> SitesBySeries {
+        let mut by_series = SitesBySeries::new();
+        for site in self.sweep(from) {
+            let mut facts = from.settle(&site, now_ns, &mut delays, &mut lives);
+            let number = site.slots.first().map(|(number, _)| *number);
+            facts.over_time = number.and_then(|number| self.over_time.of(number)).cloned();
             by_series.entry(site.key.0).or_default().push(facts);
         }
         by_series
     }
 
     /// Sweeps if it is time to.
-    pub(super) fn sample_sites(&mut self) {
-        let Some(paths) = &mut self.paths else { return };
-        if paths.sweep_due_ns == 0 {
-            paths.sweep_due_ns = now_ns() + FIRST.as_nanos() as u64;
+    pub(super) fn sample(&mut self, from: &Sources<'_>) {
+        if self.due_ns == 0 {
+            self.due_ns = now_ns() + FIRST.as_nanos() as u64;
         }
-        if paths.sweep_due_ns <= now_ns() {
-            self.sweep();
+        if self.due_ns <= now_ns() {
+            self.sweep(from);
         }
     }
 
     /// A target is about to end, and with it the time series of its sites.
-    pub(super) fn end_sites(&mut self, target: u32) {
+    pub(super) fn end(&mut self, from: &Sources<'_>, target: u32) {
         let length = WORTH_AN_END.as_nanos() as u64;
         let is_own =
-            |series| self.session.series_key(series).is_some_and(|key| key.target == target);
-        if self.paths.as_ref().is_some_and(|paths| paths.courses.is_long(length, is_own)) {
-            self.sweep();
+            |series| from.session.series_key(series).is_some_and(|key| key.target == target);
+        if self.over_time.is_long(length, is_own) {
+            self.sweep(from);
         }
     }
 
-    /// Looks at all sites and at every object that is live, and adds a point to the courses. The next one is due when
+    /// Examines all sites and every object that is live, and adds a point to the time series. The next one is due when
     /// this one's cost is at most the hundredth part of the time.
-    fn sweep(&mut self) -> Vec<Site> {
-        if self.paths.is_none() {
-            return Vec::new();
-        }
+    fn sweep(&mut self, from: &Sources<'_>) -> Vec<Site> {
         let began = own_cpu();
-        let at_ns = self.stopped_ns.unwrap_or_else(now_ns);
-        let (mut sites, index) = self.all_sites(at_ns);
-        self.add_live(&index, &mut sites);
-        let now = self.courses_now(&sites);
-        if let Some(paths) = &mut self.paths {
-            paths.courses.add(at_ns, now);
-            let until_due = paths.courses.due_ns().saturating_sub(at_ns);
-            let wait = Duration::from_nanos(until_due).clamp(FIRST_INTERVAL, LONGEST);
-            let wait = wait.max(own_cpu().saturating_sub(began) * SHARE);
-            paths.sweep_due_ns = now_ns().saturating_add(wait.as_nanos() as u64);
-        }
+        let at_ns = from.clock.at_ns();
+        let (mut sites, index) = from.all(at_ns);
+        from.add_live(&index, &mut sites);
+        let now = from.now(&sites, self.over_time.last_ns());
+        self.over_time.add(at_ns, now);
+        let until_due = self.over_time.due_ns().saturating_sub(at_ns);
+        let wait = Duration::from_nanos(until_due).clamp(FIRST_INTERVAL, LONGEST);
+        let wait = wait.max(own_cpu().saturating_sub(began) * SHARE);
+        self.due_ns = now_ns().saturating_add(wait.as_nanos() as u64);
         sites
+    }
+}
+
+/// What sites are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    session: &'a Session,
+    paths: &'a Paths,
+    allocators: &'a Allocators,
+    targets: &'a Targets,
+    clock: &'a Clock,
+    /// One of so many granules is examined.
+    sample: u32,
+}
+
+impl<'a> Sources<'a> {
+    pub(super) const fn new(
+        session: &'a Session,
+        paths: &'a Paths,
+        allocators: &'a Allocators,
+        targets: &'a Targets,
+        clock: &'a Clock,
+        sample: u32,
+    ) -> Self {
+        Self { session, paths, allocators, targets, clock, sample }
     }
 
     /// The sites without what is live of them, and where in the list each number stands.
-    fn all_sites(&self, at_ns: u64) -> (Vec<Site>, HashMap<u32, usize>) {
-        let Some(paths) = &self.paths else { return Default::default() };
-        let begin_ns = self.window_ns.unwrap_or(at_ns);
+    fn all(&self, at_ns: u64) -> (Vec<Site>, HashMap<u32, usize>) {
+        let begin_ns = self.clock.window_ns(at_ns);
         let mut known: HashMap<u32, Arc<CallPath>> = HashMap::new();
         let mut places: BTreeMap<Key, usize> = BTreeMap::new();
         let (mut sites, mut index) = (Vec::new(), HashMap::new());
@@ -239,10 +272,10 @@ impl Observer {
                 continue;
             }
             let path = slot.path.wrapping_sub(1);
-            let path = known.entry(path).or_insert_with(|| paths.path(&self.session, path));
+            let path = known.entry(path).or_insert_with(|| self.paths.path(self.session, path));
             let key = (slot.series, Arc::clone(path), slot.place);
             let at = *places.entry(key.clone()).or_insert_with(|| {
-                let kind = self.allocator_of(slot.series).map(|own| own.profile.kind);
+                let kind = self.allocator_of(slot.series).map(Allocator::kind);
                 let live = Live::over(begin_ns, at_ns);
                 sites.push(Site { key, kind, slots: Vec::new(), live });
                 sites.len() - 1
@@ -253,10 +286,10 @@ impl Observer {
         (sites, index)
     }
 
-    /// What sites hold back now, for their time series: those of processes that have not ended.
-    fn courses_now(&self, sites: &[Site]) -> Vec<(u32, SiteNow)> {
-        let last_ns = self.paths.as_ref().map_or(0, |paths| paths.courses.last_ns());
-        let ended = self.ended_targets();
+    /// What sites hold back now, for their time series (the last point of which was at `last_ns`): those of processes
+    /// that have not ended.
+    fn now(&self, sites: &[Site], last_ns: u64) -> Vec<(u32, SiteNow)> {
+        let ended = self.targets.ended();
         let mut now = Vec::new();
         for Site { key: (series, ..), kind, slots, live } in sites {
             let Some(state) = self.session.series_state(*series) else { continue };
@@ -270,7 +303,7 @@ impl Observer {
             // Who allocates in a granule that is open holds it, if only for a moment.
             let is_open = *kind != Some(Kind::Drain);
             let first_ns = slots.iter().map(|(_, slot)| slot.first_ns).min();
-            let mut live = live.now(last_ns, held_bytes(&own.profile), *kind);
+            let mut live = live.now(last_ns, own.held_bytes(), *kind);
             live.live.allocated = slots.iter().map(|(_, slot)| slot.allocated).sum();
             now.push((
                 number,
@@ -288,7 +321,7 @@ impl Observer {
 
     /// Adds the objects that are live.
     fn add_live(&self, index: &HashMap<u32, usize>, sites: &mut [Site]) {
-        let one_in = u64::from(self.config.sample.max(1));
+        let one_in = u64::from(self.sample.max(1));
         self.session.each_object(|found| {
             let (object, granule) = (found.object, &found.granule);
             let at = index.get(&object.site.wrapping_sub(1));
@@ -306,8 +339,8 @@ impl Observer {
         });
     }
 
-    pub(super) fn allocator_of(&self, series: u32) -> Option<&Allocator> {
-        self.allocators.get(self.session.series_key(series)?.allocator as usize)
+    fn allocator_of(&self, series: u32) -> Option<&Allocator> {
+        self.allocators.of_series(self.session, series)
     }
 
     /// The facts of a site, with what is live of it.
@@ -315,8 +348,8 @@ impl Observer {
         &self,
         Site { key: (series, path, place), kind, slots, live }: &Site,
         now_ns: u64,
-        delays: &mut BTreeMap<u32, Hist>,
-        lives: &mut BTreeMap<u32, Hist>,
+        delays: &mut BySite,
+        lives: &mut BySite,
     ) -> SiteFacts {
         let series = *series;
         let mut facts = SiteFacts::new(Arc::clone(path), *place);
@@ -325,9 +358,7 @@ impl Observer {
             facts.lives.merge(&lives.remove(number).unwrap_or_default());
         }
         facts.granules_unsure = unsure(slots);
-        let own = self.allocator_of(series);
-        let has_ids =
-            own.is_some_and(|own| drainprof_profile::follows_objects(&own.profile, own.level));
+        let has_ids = self.allocator_of(series).is_some_and(Allocator::follows_objects);
         facts.live = has_ids.then_some(live.objects);
         facts.live_bytes = live.bytes;
         facts.survivors = live.survivors.clone();
@@ -336,10 +367,6 @@ impl Observer {
         facts.pin_bytes += live.pin_bytes;
         facts.pins_live = live.pins;
         facts.pins_live_bytes = live.pin_bytes;
-        let courses = self.paths.as_ref().map(|paths| &paths.courses);
-        let number = slots.first().map(|(number, _)| *number);
-        facts.over_time =
-            courses.zip(number).and_then(|(courses, number)| courses.of(number)).cloned();
         if *kind == Some(Kind::Slab) {
             facts.granules_held = live.granules.len() as u64;
             let alone = live.granules.values().filter(|held| held.objects >= held.live);
@@ -364,11 +391,10 @@ impl Observer {
         now_ns: u64,
         facts: &mut SiteFacts,
     ) {
-        let begin_ns = self.window_ns.unwrap_or(now_ns);
+        let begin_ns = self.clock.window_ns(now_ns);
         facts.retained_since = Survivors::between(begin_ns, now_ns);
-        let ended = self.session.series_key(series).is_some_and(|key| {
-            self.targets.iter().any(|known| known.target == key.target && known.ended.is_some())
-        });
+        let key = self.session.series_key(series);
+        let ended = key.is_some_and(|key| self.targets.has_ended(key.target));
         for (&(slot, generation), pinned) in &live.granules {
             let is_counted = |&(site, _): &(u32, SiteSlot)| {
                 self.session.stacks.is_counted(&PinPair { site, slot, generation, reserved: 0 })

@@ -1,16 +1,17 @@
 //! Letting single targets go while others are observed on: how a session serves processes that come and go for days.
 //!
 //! What the kernel side has counted for a target stays where it is, in entries that are neither read nor used again. So a
-//! session wears out ([`Observer::wear`]), and whoever runs for days begins a new one in time.
+//! session wears out ([`Side::wear`]), and whoever runs for days begins a new one in time.
 
 use std::collections::BTreeSet;
 
-use drainprof_probe::bpf::{Detaching, Leftover};
-use drainprof_process::{ElfCache, Stuck, readers::open};
+use drainprof_probe::bpf::Leftover;
+use drainprof_process::{Stuck, readers::open};
 
-use super::observer::{ObserveError, Observer};
+use super::{Side, targets::Target};
+use crate::ObserveError;
 
-impl Observer {
+impl Side {
     /// Stops counting in a process that runs on: it has ended, as far as this session is concerned. What was
     /// counted is reported once more, by the next snapshot, when calls that were under way have settled.
     pub fn release(&mut self, pid: u32) {
@@ -21,46 +22,32 @@ impl Observer {
     /// Forgets targets that have ended: `is_over` says which may be forgotten, of those by their numbers. Their
     /// probes are handed out where no other target has their process, with the processes that they are in.
     pub fn forget(&mut self, is_over: impl Fn(u32) -> bool) -> (Leftover, Vec<u32>) {
-        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.targets)
-            .into_iter()
-            .partition(|target| target.ended.is_some() && is_over(target.target));
-        self.targets = kept;
-        let numbers: BTreeSet<u32> = gone.iter().map(|target| target.target).collect();
+        let gone = self.targets.extract(|target| !target.is_running() && is_over(target.number()));
+        let numbers: BTreeSet<u32> = gone.iter().map(Target::number).collect();
         if !numbers.is_empty() {
             self.session.forget_series(|key| numbers.contains(&key.target));
         }
         let mut leftover = Leftover::default();
         let mut pids = Vec::new();
-        for target in gone {
-            if self.targets.iter().any(|kept| kept.pid == target.pid) {
+        for pid in gone.iter().map(Target::pid) {
+            if self.targets.iter().any(|kept| kept.pid() == pid) {
                 continue;
             }
-            leftover.add(self.session.take_probes(target.pid));
-            pids.push(target.pid);
-            self.placed.retain(|placed| placed.pid != Some(target.pid));
+            leftover.add(self.session.take_probes(pid));
+            pids.push(pid);
+            self.probes.forget(pid);
         }
-        let targets = &self.targets;
-        let session = &self.session;
-        let is_known = |series: u32| {
-            session
-                .series_key(series)
-                .is_some_and(|key| targets.iter().any(|known| known.target == key.target))
-        };
-        self.series.retain(|series, _| is_known(*series));
-        self.curves.retain(|series, _| is_known(*series));
-        self.live_curves.retain(|series, _| is_known(*series));
+        let (session, targets) = (&self.session, &self.targets);
+        self.curves.retain(|series| {
+            session.series_key(series).is_some_and(|key| targets.get(key.target).is_some())
+        });
         (leftover, pids)
-    }
-
-    /// Forgets what was read of ELF files; what is needed again is read again.
-    pub fn forget_files(&mut self) {
-        self.cache = ElfCache::new();
     }
 
     /// Whether a target has ended that was not forgotten yet.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.targets.iter().any(|target| target.ended.is_some())
+        self.targets.iter().any(|target| !target.is_running())
     }
 
     /// Whether no target is left, not even one that has ended.
@@ -76,16 +63,11 @@ impl Observer {
     /// It is not known yet: its files take long to read.
     pub fn lacks_probes(&mut self, pid: u32) -> Result<bool, Stuck> {
         let Ok(process) = open(pid) else { return Ok(false) };
-        match self.plan(&process) {
-            Ok((plans, _)) => Ok(!self.all_in_place(&process, &plans)),
+        match self.planner.plan(&process) {
+            Ok((plans, _)) => Ok(!self.probes.all_in_place(pid, &plans)),
             Err(ObserveError::Files(slow @ Stuck::Slow { .. })) => Err(slow),
             Err(_) => Ok(false),
         }
-    }
-
-    /// Ends the session in the background: its probes, then all that was counted.
-    pub fn end(self) -> Detaching {
-        self.session.end()
     }
 
     /// How far the session is worn out: the share of the fullest of those tables that newcomers need places in, from 0 to 1.
