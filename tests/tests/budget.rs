@@ -67,6 +67,19 @@ fn a_level_less() -> Result<()> {
     Ok(())
 }
 
+/// Growth goes on at the lower level, from when its probes are in place.
+#[test]
+fn growth_stays() -> Result<()> {
+    if !requires_root() {
+        return Ok(());
+    }
+    let busy = Busy::start()?;
+    let report = busy.attach("bulk", &["--growth", "-d", "6s"])?;
+    assert!(codes(&report).contains(&"level_lowered"), "{}", report["findings"]);
+    assert!(report["targets"][0]["growth"].is_object(), "{:#}", report["targets"][0]);
+    Ok(())
+}
+
 /// Where nothing costs less, windows are measured: the DSR is that of the server, which pins every fourth arena. What costs
 /// thirty times the budget has one in this time, since its probes cost until the kernel has removed them.
 #[test]
