@@ -184,7 +184,7 @@ impl ParentWord {
 }
 
 /// [`Slot::pinned_objects`](crate::maps::Slot::pinned_objects): how many objects, and of which generation of the slot.
-/// Who was preempted before it could write the number finds that the slot has gone on.
+/// A program that was preempted before it could write the number finds that the slot has gone on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct PinnedWord(u64);

@@ -113,7 +113,7 @@ pub const fn cell_hash(target: u32, cause: u32, path: u32) -> u64 {
 
 /// Entries of `KERNEL_STACKS`; the last one is not used.
 pub const KERNEL_STACKS: u32 = 1024;
-/// Bits of a cell's `path` that tell the path.
+/// Bits of a cell's `path` that are the path's number.
 const PATH_BITS: u32 = 22;
 
 /// A cell's `path`, of one more than a path's number and one more than the number of a stack of the kernel; 0 is none.

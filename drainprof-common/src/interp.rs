@@ -15,11 +15,11 @@ use crate::spec::{
 /// What a spec's expressions computed; indices are [`value`]'s.
 pub type Values = [u64; value::COUNT];
 
-/// Inputs and values of one hit, in one file of words: a value that is just an input is read where the input
+/// Inputs and values of one hit, in one row of words: a value that is just an input is read where the input
 /// stands. [`crate::spec::ProbeSpec::locations`] counts in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct File {
+pub struct Registers {
     /// Arguments 0 to 5 at entry, the return value and the return address (0: unknown or not wanted).
     pub inputs: [u64; INPUTS],
     /// What was computed.
@@ -28,8 +28,8 @@ pub struct File {
 
 /// How many inputs there are.
 pub const INPUTS: usize = 8;
-/// Words in a [`File`].
-pub const FILE_WORDS: usize = INPUTS + value::COUNT;
+/// Words of [`Registers`].
+pub const REGISTER_WORDS: usize = INPUTS + value::COUNT;
 
 /// Where the expressions get their operands from.
 pub trait Machine {
@@ -217,7 +217,7 @@ fn execute<M: Machine>(
         state.stack[top_index] = extend(word, insn.arg);
         return None;
     }
-    // Unary operations leave the stack as deep as it was, and only look at the top.
+    // Unary operations leave the stack as deep as it was, and change its top only.
     let is_binary = insn.op < op::NOT;
     let left_index = top_index.wrapping_sub(usize::from(is_binary)) & STACK_MASK;
     let left = state.stack[left_index];

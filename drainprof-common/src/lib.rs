@@ -2,7 +2,7 @@
 //!
 //! Everything that both sides share is declared here once: probe specs and the byte code of their
 //! expressions, map keys and values, ring-buffer events, and the list of losses. The decisions that the
-//! kernel programs take (the interpreter, the granule's state word, histogram buckets) are plain
+//! kernel programs take (the interpreter, the granule's state word and its transitions, histogram buckets) are plain
 //! functions here too, so that they are tested on the host.
 //!
 //! The crate is `no_std`, has no padding in any shared type (checked by `bytemuck`'s derive), and reads
@@ -24,9 +24,11 @@ pub mod hist;
 pub mod interp;
 pub mod loss;
 pub mod maps;
+pub mod mode;
 pub mod paths;
 pub mod sample;
 pub mod spec;
 pub mod state;
 pub mod table;
+pub mod transition;
 pub mod unwind;

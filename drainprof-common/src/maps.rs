@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     granule::{Generation, ParentWord, PinnedWord, SlotNumber},
-    interp::File,
+    interp::Registers,
     spec::LABEL_BYTES,
     state::State,
 };
@@ -155,9 +155,9 @@ pub struct Slot {
     pub state: State,
     /// The series that it belongs to.
     pub series: u32,
-    /// Without object ids: pinned closes of earlier generations whose objects are counted with this one's
+    /// Without object ids: late drains of earlier generations whose objects are counted with this one's
     /// and cannot be distinguished from them. They have drained once the count is zero.
-    pub owed: u32,
+    pub deferred: u32,
     /// Its id as the target has it.
     pub id: u64,
     /// When it was opened or last reset; 0 where its open was not seen.
@@ -245,7 +245,7 @@ pub mod tag {
 
     /// The part that is the fingerprint of the key.
     pub const FINGERPRINT: u64 = 0xffff_ffff;
-    /// Nobody else may touch the entry; neither bit: it is free.
+    /// One program alone may touch the entry; neither bit: it is free.
     pub const OWNED: u64 = 1 << 32;
     /// The entry holds an object.
     pub const FULL: u64 = 1 << 33;
@@ -362,6 +362,34 @@ pub struct Totals {
     pub ended_with_parent: u64,
 }
 
+/// One counter of [`Totals`]; [`counter!`](crate::counter) names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter(usize);
+
+impl Counter {
+    /// The one that stands so many bytes into [`Totals`].
+    #[must_use]
+    pub const fn at(offset: usize) -> Self {
+        assert!(offset.is_multiple_of(8) && offset < size_of::<Totals>(), "no counter");
+        Self(offset / 8)
+    }
+
+    /// Its number: the words of [`Totals`] before it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// A counter of [`Totals`](crate::maps::Totals), by its field.
+#[macro_export]
+macro_rules! counter {
+    ($field:ident) => {
+        const { $crate::maps::Counter::at(core::mem::offset_of!($crate::maps::Totals, $field)) }
+    };
+}
+
 impl Totals {
     /// Closes of all outcomes; what was migrated or ended with a parent is not closed.
     #[must_use]
@@ -407,7 +435,7 @@ pub struct Frame {
     /// Where the function begins: calls that are followed for several specs have one frame for each.
     pub rip: u64,
     /// The call's inputs, and what was computed from them.
-    pub file: File,
+    pub registers: Registers,
     /// The object that was taken out.
     pub taken_key: ObjectKey,
     /// Its entry.
@@ -421,7 +449,7 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct ThreadState {
-    /// In `THREAD_SLOTS`: whose it is (`pid_tgid`); 0: nobody's. In `THREADS` it is not used.
+    /// In `THREAD_SLOTS`: the thread (`pid_tgid`); 0: none. In `THREADS` it is not used.
     pub owner: u64,
     /// How many frames are in use.
     pub depth: u32,
@@ -429,6 +457,25 @@ pub struct ThreadState {
     pub target: u32,
     /// The frames, outermost first.
     pub frames: [Frame; MAX_FRAMES],
+}
+
+/// Value of `NOTED`: what the diagnostics of one CPU have noted. Programs can be preempted: a line may then name the other program's loss, and counters are
+/// not touched by that.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Noted {
+    /// Start of the current second.
+    pub since: u64,
+    /// Process and thread of the noted loss.
+    pub pid_tgid: u64,
+    /// The loss's number plus one; 0: nothing is noted.
+    pub loss: u32,
+    /// Lines logged in this second.
+    pub logged: u32,
+    /// Lines left out since the last one.
+    pub left_out: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Key of a histogram.

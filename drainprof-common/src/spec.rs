@@ -315,9 +315,9 @@ pub struct Simple {
     pub reserved: u16,
 }
 
-/// [`ProbeSpec::stack_moved`] of a probe that stands for its own place, somewhere within a function, and not for a call of that
-/// function (USDT): call paths begin there, and it is where granules are opened.
-pub const AT_PLACE: u32 = u32::MAX;
+/// [`ProbeSpec::stack_moved`] of a probe that stands for its own instruction, somewhere within a function, and not for a
+/// call of that function (USDT): call paths begin there, and it is where granules are opened.
+pub const AT_SITE: u32 = u32::MAX;
 
 /// The location of a value that a spec does not have; it reads as 0.
 pub const NOWHERE: u8 = 0xff;
@@ -357,7 +357,7 @@ impl Cookie {
     }
 
     /// Whether a hit in process `tgid` is meant. Older kernels (seen: 6.1 and 6.12; not 6.18) run at a
-    /// return the programs of every process that is probed at the same place, not only its own.
+    /// return the programs of every process that is probed at the same site, not only its own.
     #[must_use]
     #[inline(always)]
     pub const fn means(self, tgid: u32) -> bool {
@@ -368,15 +368,15 @@ impl Cookie {
 /// Where an argument is at a probe that does not sit on its function's first instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct ArgPlace {
+pub struct ArgLocation {
     /// The register, in the order in which x86 encodes them (rax rcx rdx rbx rsp rbp rsi rdi r8 … r15);
-    /// [`ArgPlace::ON_STACK`]: in memory.
+    /// [`ArgLocation::ON_STACK`]: in memory.
     pub register: u16,
     /// In memory: bytes from the stack pointer at the probe.
     pub offset: i16,
 }
 
-impl ArgPlace {
+impl ArgLocation {
     /// Instead of a register.
     pub const ON_STACK: u16 = 16;
 }
@@ -407,21 +407,21 @@ pub struct ProbeSpec {
     pub entry_simple: u16,
     /// How many after those belong to the return.
     pub return_simple: u16,
-    /// Where each value ([`value`]) stands in [`crate::interp::File`]; [`NOWHERE`] for one that there is not.
+    /// Where each value ([`value`]) stands in [`crate::interp::Registers`]; [`NOWHERE`] for one that there is not.
     pub locations: [u8; 16],
     /// Where the code of [`value::LIVE`] starts, which is the last that a close computes; 0: it computes
     /// none. What fails from there on costs the live count alone, not the hit.
     pub live_start: u64,
     /// Bytes per granule where they are a constant of the profile; 0: unknown.
     pub granule_bytes: u64,
-    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry; [`AT_PLACE`] where
-    /// the probe stands for its own place.
+    /// Bytes by which the stack pointer at the probe lies below where it was at the function's entry; [`AT_SITE`] where
+    /// the probe's own address is reported.
     pub stack_moved: u32,
     /// Bit *i*: argument *i* is not in the register that the calling convention gives it, but where
-    /// `places` says.
+    /// `arg_locations` says.
     pub moved: u32,
     /// Where the arguments are that have moved.
-    pub places: [ArgPlace; 6],
+    pub arg_locations: [ArgLocation; 6],
     /// What needs no code, both phases.
     pub simple: [Simple; MAX_SIMPLE],
     /// The code, both phases.

@@ -64,7 +64,7 @@ fn make_thread(pid_tgid: u64) -> Option<*mut ThreadState> {
         }
     }
     let zero = maps::ZERO_THREAD.get_ptr(0)?;
-    // SAFETY: a live value of the array map, which nobody writes.
+    // SAFETY: a live value of the array map, which no program writes.
     let inserted = unsafe { maps::THREADS.insert(pid_tgid, &*zero, BPF_NOEXIST) };
     if inserted.is_err() {
         return None;
@@ -104,13 +104,13 @@ pub(crate) fn enter<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
         (*new).rip = rip;
         (*new).role = (*hit.spec).role;
         (*new).allocator = (*hit.spec).allocator;
-        (*new).file.inputs[0] = (*regs).rdi;
-        (*new).file.inputs[1] = (*regs).rsi;
-        (*new).file.inputs[2] = (*regs).rdx;
-        (*new).file.inputs[3] = (*regs).rcx;
-        (*new).file.inputs[4] = (*regs).r8;
-        (*new).file.inputs[5] = (*regs).r9;
-        hit.file = &raw mut (*new).file;
+        (*new).registers.inputs[0] = (*regs).rdi;
+        (*new).registers.inputs[1] = (*regs).rsi;
+        (*new).registers.inputs[2] = (*regs).rdx;
+        (*new).registers.inputs[3] = (*regs).rcx;
+        (*new).registers.inputs[4] = (*regs).r8;
+        (*new).registers.inputs[5] = (*regs).r9;
+        hit.registers = &raw mut (*new).registers;
     }
     Some(new)
 }
@@ -144,9 +144,9 @@ pub(crate) fn leave<C: EbpfContext>(ctx: &C, hit: &mut Hit) -> Option<*mut Frame
     let own = frame(state, index);
     // SAFETY: map memory that only this thread touches.
     unsafe {
-        (*own).file.inputs[op::INPUT_RET as usize] = ret;
+        (*own).registers.inputs[op::INPUT_RET as usize] = ret;
         hit.rsp = (*own).rsp;
-        hit.file = &raw mut (*own).file;
+        hit.registers = &raw mut (*own).registers;
         hit.nested = (*own).nested_allocs;
         Some(own)
     }
@@ -221,7 +221,7 @@ fn find_open_call(series: u32, rsp: u64) -> Option<OpenCall> {
         }
     })?;
     // SAFETY: as above.
-    let caller = unsafe { (*found).file.inputs[op::INPUT_CALLER as usize] };
+    let caller = unsafe { (*found).registers.inputs[op::INPUT_CALLER as usize] };
     Some(OpenCall(if caller == 0 { OpenCall::NOT_WANTED } else { caller }))
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn call_at(pid_tgid: u64, target: u32, number: usize) -> (u64, u64) {
             return (0, 0);
         }
         let frame = frame(state, number as u32);
-        ((*frame).rsp, (*frame).file.inputs[op::INPUT_CALLER as usize])
+        ((*frame).rsp, (*frame).registers.inputs[op::INPUT_CALLER as usize])
     }
 }
 
@@ -300,7 +300,7 @@ pub(crate) fn call_at(pid_tgid: u64, target: u32, number: usize) -> (u64, u64) {
 #[inline(always)]
 pub(crate) fn forget(pid_tgid: u64) -> u32 {
     if let Some(slot) = slot(pid_tgid) {
-        // SAFETY: map memory of a thread that is ending: nobody else touches it until it has no owner.
+        // SAFETY: map memory of a thread that is ending: no other touches it until it has no owner.
         unsafe {
             if atomic::load(&raw const (*slot).owner) == pid_tgid {
                 let depth = (*slot).depth;
@@ -310,7 +310,7 @@ pub(crate) fn forget(pid_tgid: u64) -> u32 {
         }
     }
     let Some(state) = maps::THREADS.get_ptr_mut(pid_tgid) else { return 0 };
-    // SAFETY: map memory of a thread that is ending: nobody else touches it.
+    // SAFETY: map memory of a thread that is ending: no other touches it.
     let depth = unsafe { (*state).depth };
     // The entry was just found, and only this thread removes it.
     let _ = maps::THREADS.remove(pid_tgid);

@@ -17,23 +17,6 @@ use crate::{global::global, maps};
 const LINES_PER_SECOND: u32 = 10;
 const SECOND: u64 = 1_000_000_000;
 
-/// What one CPU has noted. Programs can be preempted: a line may then name the other program's loss, and counters are
-/// not touched by that.
-#[repr(C)]
-pub(crate) struct Noted {
-    /// Start of the current second.
-    since: u64,
-    /// Process and thread of the noted loss.
-    pid_tgid: u64,
-    /// The loss's number plus one; 0: nothing is noted.
-    loss: u32,
-    /// Lines logged in this second.
-    logged: u32,
-    /// Lines left out since the last one.
-    left_out: u32,
-    padding: u32,
-}
-
 /// One line to log.
 struct Line {
     name: [u8; LOSS_NAME_BYTES],

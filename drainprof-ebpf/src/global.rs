@@ -6,6 +6,7 @@
 
 use drainprof_common::{
     granule::{Generation, IndexWord, ParentWord, SlotNumber},
+    mode::Mode,
     state::State,
 };
 
@@ -47,6 +48,7 @@ scalars! {
     IndexWord as u64: IndexWord::raw, IndexWord::from_raw;
     ParentWord as u64: ParentWord::raw, ParentWord::from_raw;
     State as u64: State::raw, State::from_raw;
+    Mode as u32: Mode::raw, Mode::from_raw;
     // An index of a table; its last is never used.
     Option<u32> as u32: |index: Option<u32>| index.unwrap_or(u32::MAX), |raw| if raw == u32::MAX { None } else { Some(raw) };
 }

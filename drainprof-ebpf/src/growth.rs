@@ -22,7 +22,7 @@ use drainprof_common::{
     maps::TargetValue,
 };
 
-use crate::{atomic, config, global::global, hit::now, losses, maps, paths};
+use crate::{atomic, clock::now, config, global::global, losses, maps, paths};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -147,7 +147,7 @@ pub(crate) fn fault(
     error: u64,
 ) {
     let target = target.target;
-    // Registers are not even read where nobody asks for the path: a fault is short.
+    // Registers are not even read where the path is not wanted: a fault is short.
     let path = match if config::growth_paths() == 0 { None } else { user_regs() } {
         Some(regs) => paths::of_user(&regs, target, cause == Cause::Fault),
         None => 0,
@@ -274,7 +274,7 @@ pub(crate) fn resized(
             && atomic::or(&raw mut (*memory).known, known) & known == 0
             && before == 0
         {
-            // What was there before nobody knows; one page more or less is what a change mostly is.
+            // What was there before is not known; one page more or less is what a change mostly is.
             if page == 0 { 0 } else { PAGE }
         } else {
             size.wrapping_sub(before)

@@ -6,7 +6,7 @@ use drainprof_common::{
     maps::cursor,
 };
 
-use crate::{atomic, config, diagnostics, global::global, hit::now, maps};
+use crate::{atomic, clock::now, config, diagnostics, global::global, maps};
 
 /// Adds one to a loss.
 #[inline(always)]
@@ -98,8 +98,8 @@ pub(crate) fn count_here(loss: Loss, number: u64) {
     }
 }
 
-/// Which of the slots of counters is this CPU's; on large machines CPUs share them. They share with whoever preempts them
-/// as well: a program's migration is off, its preemption is not, so that all counting is atomic.
+/// Which of the slots of counters is this CPU's; on large machines CPUs share them. They share with programs that
+/// preempt them as well: a program's migration is off, its preemption is not, so that all counting is atomic.
 #[inline(always)]
 pub(crate) fn counter_slot() -> u32 {
     // SAFETY: the helper takes no argument.

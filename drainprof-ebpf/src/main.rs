@@ -32,6 +32,7 @@
 
 mod atomic;
 mod calls;
+mod clock;
 mod config;
 mod diagnostics;
 mod emit;
@@ -40,8 +41,10 @@ mod granule;
 mod growth;
 mod histogram;
 mod hit;
+mod interpreter;
 mod losses;
 mod maps;
+mod memory;
 mod moved;
 mod object;
 mod objects;
@@ -50,6 +53,7 @@ mod probes;
 mod realloc;
 mod series;
 mod sites;
+mod totals;
 mod walk;
 
 /// A panic could only be a bug; the verifier refuses any program that can reach this endless loop.

@@ -13,15 +13,13 @@ use drainprof_common::{
     },
     loss::LOSS_SLOTS,
     maps::{
-        self, Bucket, HistKey, HistSlot, IndexKey, ObjectKey, ObjectValue, ProbeCounts, SeriesKey,
-        SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
+        self, Bucket, HistKey, HistSlot, IndexKey, Noted, ObjectKey, ObjectValue, ProbeCounts,
+        SeriesKey, SeriesState, Slot, TargetValue, ThreadState, Totals, cursor,
     },
     paths::{self, HashBucket, PathSlot, PinPair, PinSites, SiteSlot, SpaceRanges, WalkState},
     spec::ProbeSpec,
     unwind::RuleBucket,
 };
-
-use crate::diagnostics::Noted;
 
 /// User space maps the array into its memory and reads it there.
 const BPF_F_MMAPABLE: u32 = 1 << 10;

@@ -1,6 +1,6 @@
 //! Arguments that are no longer in their registers where the probe sits.
 //!
-//! The planner says of each where it is at the chosen instruction (`ProbeSpec::places`); this fetches it.
+//! The planner says of each where it is at the chosen instruction (`ProbeSpec::arg_locations`); this fetches it.
 //! Called by `hit` for the few probes whose spec says that an argument has moved.
 
 use core::mem::MaybeUninit;
@@ -8,10 +8,10 @@ use core::mem::MaybeUninit;
 use aya_ebpf::bindings::pt_regs;
 use drainprof_common::{
     loss::Loss,
-    spec::{ArgPlace, ProbeSpec},
+    spec::{ArgLocation, ProbeSpec},
 };
 
-use crate::{hit::read_user, losses};
+use crate::{losses, memory::read_user};
 
 /// Arguments in registers.
 const ARGUMENTS: usize = 6;
@@ -49,11 +49,11 @@ pub(crate) fn fetch(regs: *const pt_regs, spec: *const ProbeSpec, inputs: *mut u
             if (*spec).moved >> argument & 1 == 0 {
                 continue;
             }
-            let place = (*spec).places[argument];
-            let word = if place.register < ArgPlace::ON_STACK {
-                copy.add(place.register as usize & 15).read_volatile()
+            let location = (*spec).arg_locations[argument];
+            let word = if location.register < ArgLocation::ON_STACK {
+                copy.add(location.register as usize & 15).read_volatile()
             } else {
-                let address = (*regs).rsp.wrapping_add_signed(i64::from(place.offset));
+                let address = (*regs).rsp.wrapping_add_signed(i64::from(location.offset));
                 // What the function has just pushed is there; if it is not, nothing is known of the hit.
                 let Some(word) = read_user(address, 8) else {
                     losses::count(Loss::ReadFault);

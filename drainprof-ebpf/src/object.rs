@@ -1,22 +1,27 @@
 //! Objects: allocs, frees and reallocs.
 
 use drainprof_common::{
+    counter,
     granule::{IndexWord, SlotNumber},
     loss::Loss,
     maps::{Frame, ObjectKey, ObjectValue},
+    mode::Mode,
     spec::{Kind, flags, value},
     state::TAINTED,
 };
 
 use crate::{
-    atomic, calls, config,
+    calls,
+    clock::now,
+    config,
     global::global,
-    granule::{self, Mode, SlotRef},
-    hit::{Hit, now},
+    granule::{self, SlotRef},
+    hit::Hit,
     losses,
     objects::{self, Refused},
-    series::{self, bump},
+    series,
     sites::{self, PinnedBy},
+    totals::{self, TotalsRef},
 };
 
 /// Marks an object key's scope as a series instead of an allocator.
@@ -96,13 +101,10 @@ fn count_in_slot(number: SlotNumber, size: u64) {
 
 #[inline(always)]
 fn count_alloc(series: u32, size: u64) {
-    if let Some(totals) = series::totals(series) {
-        // SAFETY: this CPU's counters.
-        unsafe {
-            atomic::add(&raw mut (*totals).allocated, 1);
-            if size != 0 {
-                atomic::add(&raw mut (*totals).allocated_bytes, size);
-            }
+    if let Some(totals) = TotalsRef::of(series) {
+        totals.add(counter!(allocated), 1);
+        if size != 0 {
+            totals.add(counter!(allocated_bytes), size);
         }
     }
 }
@@ -215,10 +217,10 @@ fn replaced(old: &ObjectValue, mode: Mode) {
     if drop_it(old, mode) {
         if granule::is_over(old.slot, old.generation) {
             // It went with a granule whose end has no event.
-            bump!(old.series, freed_in_bulk);
+            totals::add(old.series, counter!(freed_in_bulk), 1);
             return;
         }
-        bump!(old.series, replaced);
+        totals::add(old.series, counter!(replaced), 1);
         losses::count(Loss::ObjectReplaced);
     }
 }
@@ -256,7 +258,7 @@ fn drop_it(object: &ObjectValue, mode: Mode) -> bool {
         } else if mode.is_drain() {
             let left = granule::release(number, slot, size, true);
             if object.site != 0 && left.before.has_pins() {
-                // When it was freed is not known. The stack has no room to find out more, nor to look beforehand.
+                // When it was freed is not known. The stack has no room to find out more, or to ask beforehand.
                 let granule = IndexWord::new(number, generation);
                 sites::site_pin_freed(PinnedBy::undecided(object.site), granule, 0, 0, size);
             }
@@ -265,7 +267,7 @@ fn drop_it(object: &ObjectValue, mode: Mode) -> bool {
         }
     }
     if size != 0 {
-        bump!(series, freed_bytes, size);
+        totals::add(series, counter!(freed_bytes), size);
     }
     true
 }
@@ -293,7 +295,7 @@ fn unmatched(hit: &Hit) {
         series::known(hit.target, hit.allocator(), instance)
     };
     if let Some(series) = known {
-        bump!(series, unmatched_frees);
+        totals::add(series, counter!(unmatched_frees), 1);
     }
 }
 
@@ -335,14 +337,14 @@ fn commit_free(hit: &Hit, object: &ObjectValue) {
         }
         count_free(object.series, object.size);
     } else if object_drop(object, hit.mode()) {
-        bump!(object.series, freed);
+        totals::add(object.series, counter!(freed), 1);
         if object.born_ns != 0 {
             sites::site_object_freed(object.site, object.born_ns);
         }
     } else {
         // By the profile, the close of its granule has freed it.
         if hit.is(Kind::Bulk) {
-            bump!(object.series, freed_after_close);
+            totals::add(object.series, counter!(freed_after_close), 1);
         }
         unmatched(hit);
     }
@@ -350,13 +352,10 @@ fn commit_free(hit: &Hit, object: &ObjectValue) {
 
 #[inline(always)]
 fn count_free(series: u32, size: u64) {
-    if let Some(totals) = series::totals(series) {
-        // SAFETY: this CPU's counters.
-        unsafe {
-            atomic::add(&raw mut (*totals).freed, 1);
-            if size != 0 {
-                atomic::add(&raw mut (*totals).freed_bytes, size);
-            }
+    if let Some(totals) = TotalsRef::of(series) {
+        totals.add(counter!(freed), 1);
+        if size != 0 {
+            totals.add(counter!(freed_bytes), size);
         }
     }
 }

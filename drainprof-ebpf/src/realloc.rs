@@ -1,6 +1,7 @@
 //! Reallocs: an object grows, shrinks or moves, within its granule or to another one.
 
 use drainprof_common::{
+    counter,
     maps::{Frame, ObjectKey, ObjectValue},
     spec::{Kind, flags, value},
     state::DETACHED,
@@ -11,7 +12,7 @@ use crate::{
     granule::{self, SlotRef},
     hit::Hit,
     object::{counted_inside, enter, free_taken, insert, key_in, object_restore, put_back, taken},
-    series::{self, bump},
+    series, totals,
 };
 
 /// The return of a realloc that its `when` accepts.
@@ -33,7 +34,7 @@ pub(crate) fn at_return(hit: &Hit, frame: *mut Frame) {
         }
         return;
     }
-    bump!(series, reallocs);
+    totals::add(series, counter!(reallocs), 1);
     let new_key = key_in(hit, series, new);
     let inside = counted_inside(hit, &new_key);
     match taken(frame) {
@@ -90,15 +91,15 @@ fn keep(hit: &Hit, key: &ObjectKey, object: &ObjectValue, in_place: bool) {
     let series = object.series;
     let entry = ObjectValue { size, ..*object };
     if !in_place {
-        bump!(series, freed);
-        bump!(series, freed_bytes, object.size);
+        totals::add(series, counter!(freed), 1);
+        totals::add(series, counter!(freed_bytes), object.size);
         enter(key, &entry, hit.mode());
         return;
     }
     if size > object.size {
-        bump!(series, allocated_bytes, size - object.size);
+        totals::add(series, counter!(allocated_bytes), size - object.size);
     } else {
-        bump!(series, freed_bytes, object.size - size);
+        totals::add(series, counter!(freed_bytes), object.size - size);
     }
     object_restore(key, &raw const entry, hit.mode());
 }

@@ -2,10 +2,10 @@
 
 use drainprof_common::{
     loss::Loss,
-    maps::{SERIES_WORDS, SeriesKey, SeriesState, Totals, cursor},
+    maps::{SERIES_WORDS, SeriesKey, SeriesState, cursor},
 };
 
-use crate::{atomic, config, global::global, hit::now, losses, maps};
+use crate::{atomic, clock::now, config, global::global, losses, maps};
 
 const BPF_NOEXIST: u64 = 1;
 
@@ -168,37 +168,6 @@ pub(crate) fn level(which: u32, up: bool) {
 pub(crate) fn state(series: u32) -> Option<*mut SeriesState> {
     maps::SERIES_STATE.get_ptr_mut(series)
 }
-
-/// This CPU's counters of the series.
-#[inline(always)]
-pub(crate) fn totals(series: u32) -> Option<*mut Totals> {
-    maps::TOTALS.get_ptr_mut(losses::counter_slot() * config::max_series() + series)
-}
-
-/// Adds to the counter that stands `offset` bytes into the series' totals; for [`bump`].
-#[inline(always)]
-pub(crate) fn add(series: u32, offset: usize, value: u64) {
-    if let Some(totals) = totals(series) {
-        // SAFETY: map memory; `bump` passes the offset of a `u64` field. The slot is this CPU's, the add
-        // is atomic against preemption.
-        unsafe { atomic::add(totals.cast::<u64>().add(offset / 8), value) };
-    }
-}
-
-/// Adds to one counter of a series: `bump!(series, opened)` or `bump!(series, closed_bytes, n)`.
-macro_rules! bump {
-    ($series:expr, $field:ident) => {
-        bump!($series, $field, 1)
-    };
-    ($series:expr, $field:ident, $value:expr) => {
-        crate::series::add(
-            $series,
-            core::mem::offset_of!(drainprof_common::maps::Totals, $field),
-            $value,
-        )
-    };
-}
-pub(crate) use bump;
 
 /// One more granule is open.
 #[inline(always)]

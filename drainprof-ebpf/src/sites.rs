@@ -13,12 +13,12 @@ use drainprof_common::{
 };
 
 use crate::{
-    atomic, config, emit,
+    atomic,
+    clock::now,
+    config, emit,
     global::{global, scalars},
     granule::SlotRef,
-    histogram,
-    hit::now,
-    losses, maps, paths, series,
+    histogram, losses, maps, paths, series,
 };
 
 const BPF_NOEXIST: u64 = 1;
@@ -115,7 +115,7 @@ fn alloc(series: u32, path: u32, place: u64, bytes: u64, tid: u32) -> u32 {
     // SAFETY: map memory.
     unsafe {
         // The program that has entered the hash may be preempted before it has filled the site: until that is done
-        // each fills it, with the same words, so that who knows the number finds the series.
+        // each fills it, with the same words, so that a program that knows the number finds the series.
         if (&raw const (*site).path).read_volatile() == 0 {
             (&raw mut (*site).series).write_volatile(series);
             (&raw mut (*site).place).write_volatile(place);

@@ -8,6 +8,8 @@
 //!
 //! Called by `hit` for every run; one that walks no list is at its end after the first of the loops.
 
+use core::mem::MaybeUninit;
+
 use drainprof_common::{
     interp::{self, MAX_RUN, Outcome, Values},
     spec::{MAX_STEPS, ProbeSpec},
@@ -15,12 +17,38 @@ use drainprof_common::{
 
 use crate::{
     global::global,
-    hit::{Operands, Progress, interpret},
+    interpreter::{Operands, Progress, interpret},
 };
+
+/// Runs one phase's code. A function of its own, so that its stack is not added to its caller's frame.
+#[inline(never)]
+pub(crate) fn run(
+    spec: *const ProbeSpec,
+    start: u16,
+    operands: *const Operands,
+    values: *mut Values,
+) -> Progress {
+    let mut state = MaybeUninit::<interp::State>::uninit();
+    let state = state.as_mut_ptr();
+    // SAFETY: every field is written before it is read; the spec is a live value of the array map.
+    unsafe {
+        clear_words::<{ size_of::<interp::State>() / 8 }>(state.cast());
+        (*state).pc = u32::from(start);
+    }
+    to_the_end(state, spec, operands, values)
+}
+
+#[inline(always)]
+unsafe fn clear_words<const N: usize>(words: *mut u64) {
+    for index in 0..N {
+        // SAFETY: the caller's promise.
+        unsafe { words.add(index).write_volatile(0) };
+    }
+}
 
 /// Steps until the run has ended.
 #[inline(always)]
-pub(crate) fn to_the_end(
+fn to_the_end(
     state: *mut interp::State,
     spec: *const ProbeSpec,
     operands: *const Operands,

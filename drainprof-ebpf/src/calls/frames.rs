@@ -10,11 +10,7 @@ use drainprof_common::{
     spec::{op, value},
 };
 
-use crate::{
-    global::global,
-    hit::{self, Hit},
-    losses,
-};
+use crate::{global::global, hit::Hit, losses, memory::return_address};
 
 global! {
     /// Drops dead frames and pushes a new one, of the target (upper half of `whose`) and the spec (lower half): its
@@ -71,9 +67,9 @@ pub(super) unsafe fn fill(state: *mut ThreadState, index: u32, spec: u32, rsp: u
         (*new).spec = spec;
         (*new).taken = 0;
         (*new).rsp = rsp;
-        (*new).file.inputs[op::INPUT_CALLER as usize] = caller;
+        (*new).registers.inputs[op::INPUT_CALLER as usize] = caller;
         // Else a hit that computes nothing would find what another one could not read.
-        (*new).file.values[value::LIVE as usize] = 0;
+        (*new).registers.values[value::LIVE as usize] = 0;
         (*new).nested_allocs = 0;
         (*state).depth = index + 1;
     }
@@ -120,7 +116,7 @@ fn push(state: *mut ThreadState, whose: u64, rsp: u64, caller: u64, rip: u64) ->
         let mut caller = caller;
         let mut chained = false;
         if depth > 0 && (*frame(state, depth - 1)).rsp == rsp {
-            let found = if caller == 0 { hit::return_address(rsp) } else { caller };
+            let found = if caller == 0 { return_address(rsp) } else { caller };
             chained = is_chained(found);
         }
         let mut abandoned = 0;
@@ -141,7 +137,7 @@ fn push(state: *mut ThreadState, whose: u64, rsp: u64, caller: u64, rip: u64) ->
             return None;
         }
         if chained && depth > 0 {
-            caller = (*frame(state, depth - 1)).file.inputs[op::INPUT_CALLER as usize];
+            caller = (*frame(state, depth - 1)).registers.inputs[op::INPUT_CALLER as usize];
         }
         fill(state, depth, spec, rsp, caller);
         Some(depth)
@@ -211,7 +207,7 @@ pub(super) unsafe fn leave_at(state: *mut ThreadState, index: u32, depth: u32) {
         if kept == index + 1 {
             (*state).depth = index;
         } else {
-            // Nobody is inside it any more.
+            // The thread has left it.
             (*own).spec = LEFT;
             (*own).role = 0;
             (*own).allocator = LEFT;

@@ -1,21 +1,25 @@
 //! A granule reaches its boundary, or is reset.
 
 use drainprof_common::{
+    counter,
     event::EventKind,
     granule::{Generation, IndexWord, PinnedWord, SlotNumber},
     hist,
     loss::Loss,
-    maps::{Totals, cursor},
-    state::{self, BEFORE, CLOSED, MIGRATED, STRAGGLER, State, TAINTED, Verdict},
+    maps::cursor,
+    mode::Mode,
+    state::{BEFORE, MIGRATED, State, TAINTED, Verdict},
+    transition,
 };
 
 use super::{
-    EEXIST, Mode, Step,
     open::granule_begin,
     slots::{self, Found, SlotRef, find, forget_if_scarce},
+    step::{EEXIST, Step},
 };
 use crate::{
-    atomic, config, emit, global::global, histogram::histogram_add, hit::now, losses, maps, series,
+    atomic, clock::now, config, emit, global::global, histogram::histogram_add, losses, maps,
+    series, totals::TotalsRef,
 };
 
 const BPF_NOEXIST: u64 = 1;
@@ -45,10 +49,12 @@ impl Closed {
     #[inline(always)]
     fn unused(mode: Mode, live: u64, bytes: u64) -> Self {
         let boundary = mode.has(Mode::BOUNDARY);
+        let (verdict, live) =
+            if boundary { transition::judged_by(live) } else { (Verdict::Drainable, 0) };
         Self {
-            verdict: if boundary { state::verdict_of(live) } else { Verdict::Drainable },
+            verdict,
             generation: Generation::new(0),
-            live: if boundary && live >> 63 == 0 { live } else { 0 },
+            live,
             live_bytes: 0,
             bytes,
             opened_ns: 0,
@@ -70,7 +76,7 @@ enum Opened {
 
 #[inline(always)]
 fn close(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) -> Step<()> {
-    let Some(totals) = series::totals(series) else { return Step::Lost };
+    let Some(totals) = TotalsRef::of(series) else { return Step::Lost };
     let at = now();
     let boundary = mode.has(Mode::BOUNDARY);
     let has_open = mode.has(Mode::HAS_OPEN);
@@ -145,7 +151,7 @@ fn close(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) -> Step<()> {
 /// A close of which no open was observed: judged by the live count, and nothing is remembered.
 #[inline(always)]
 pub(super) fn close_alone(series: u32, id: u64, mode: Mode, live: u64, bytes: u64) {
-    let Some(totals) = series::totals(series) else { return };
+    let Some(totals) = TotalsRef::of(series) else { return };
     let closed = Closed::unused(mode, live, bytes);
     count(totals, mode, &closed, Opened::Now);
     if config::events_wanted() != 0 {
@@ -186,41 +192,33 @@ fn send(series: u32, id: u64, mode: Mode, number: SlotNumber, closed: &Closed, a
 }
 
 #[inline(always)]
-fn unmatched(totals: *mut Totals) -> Step<()> {
-    // SAFETY: this CPU's counters.
-    unsafe { atomic::add(&raw mut (*totals).unmatched_closes, 1) };
+fn unmatched(totals: TotalsRef) -> Step<()> {
+    totals.add(counter!(unmatched_closes), 1);
     losses::count(Loss::UnmatchedClose);
     Step::Done(())
 }
 
 #[inline(always)]
-fn count(totals: *mut Totals, mode: Mode, closed: &Closed, opened: Opened) {
-    // SAFETY: this CPU's counters.
-    unsafe {
-        if opened == Opened::Now {
-            atomic::add(&raw mut (*totals).opened, 1);
-        }
-        if opened == Opened::Earlier {
-            atomic::add(&raw mut (*totals).opened_before, 1);
-        }
-        if mode.has(Mode::MIGRATE) {
-            // Neither a verdict nor an end of what it held.
-            atomic::add(&raw mut (*totals).migrated, 1);
-            return;
-        }
-        if !mode.is_drain() {
-            atomic::add(&raw mut (*totals).closed_plain, 1);
-        } else if closed.verdict == Verdict::Drainable {
-            atomic::add(&raw mut (*totals).drainable, 1);
-        } else if closed.verdict == Verdict::Pinned {
-            atomic::add(&raw mut (*totals).pinned, 1);
-            atomic::add(&raw mut (*totals).pinned_objects, closed.live);
-            atomic::add(&raw mut (*totals).pinned_bytes, closed.bytes);
-        } else {
-            atomic::add(&raw mut (*totals).unknown, 1);
-        }
-        atomic::add(&raw mut (*totals).closed_bytes, closed.bytes);
+fn count(totals: TotalsRef, mode: Mode, closed: &Closed, opened: Opened) {
+    if opened == Opened::Now {
+        totals.add(counter!(opened), 1);
     }
+    if opened == Opened::Earlier {
+        totals.add(counter!(opened_before), 1);
+    }
+    if mode.has(Mode::MIGRATE) {
+        // Neither a verdict nor an end of what it held.
+        totals.add(counter!(migrated), 1);
+        return;
+    }
+    if mode.is_drain() {
+        transition::count_verdict(closed.verdict, closed.live, closed.bytes, |counter, value| {
+            totals.add(counter, value);
+        });
+    } else {
+        totals.add(counter!(closed_plain), 1);
+    }
+    totals.add(counter!(closed_bytes), closed.bytes);
 }
 
 /// Sets the flag that decides the close: the state before, and what is known of the granule.
@@ -252,10 +250,7 @@ fn close_slot(
         place: slot.place(),
     };
     let migrates = mode.has(Mode::MIGRATE);
-    let mut flags = if mode.is_judged() { CLOSED } else { CLOSED | STRAGGLER };
-    if migrates {
-        flags = flags | STRAGGLER | MIGRATED;
-    }
+    let flags = transition::closing(mode);
     let doubtful = mode.is_judged() && slot.opened_ns() < losses::last_call();
     if doubtful {
         // An object of it may have been lost.
@@ -275,7 +270,7 @@ fn close_slot(
         known.verdict = verdict;
         // Its pins may all have gone since, and the slot with them: then the next generation's number stays.
         slot.swap_pinned_objects(noted, PinnedWord::new(generation, known.live));
-        // Who began it may not have noted it yet.
+        // The program that began it may not have noted it yet.
         let inherited = noted.of(generation).unwrap_or(u64::MAX);
         if !doubtful && is_shared(mode, before) && known.live > inherited {
             // More than what it took over from its last generation: at least one is its own.
@@ -295,7 +290,7 @@ fn is_shared(mode: Mode, before: State) -> bool {
 #[inline(always)]
 fn account(
     series: u32,
-    totals: *mut Totals,
+    totals: TotalsRef,
     slot: SlotRef,
     mode: Mode,
     before: State,
@@ -304,14 +299,13 @@ fn account(
 ) {
     series::closed(series);
     if mode.has(Mode::MIGRATE) {
-        // SAFETY: this CPU's counters.
-        unsafe { atomic::add(&raw mut (*totals).migrated_objects, before.live()) };
+        totals.add(counter!(migrated_objects), before.live());
     } else if mode.is_bulk() {
         count_members(totals, slot, before);
     } else if mode.is_judged() && closed.verdict == Verdict::Pinned {
         if is_shared(mode, before) {
             // It has drained when the count is zero. Bytes are retained only where the next open could show it.
-            slot.add_owed();
+            slot.add_deferred();
             retain(series, 0);
         } else {
             retain(series, closed.bytes);
@@ -336,13 +330,10 @@ fn retain(series: u32, bytes: u64) {
 
 /// The close or reset of a bulk granule frees its members.
 #[inline(always)]
-fn count_members(totals: *mut Totals, slot: SlotRef, before: State) {
+fn count_members(totals: TotalsRef, slot: SlotRef, before: State) {
     let bytes = slot.take_live_bytes();
-    // SAFETY: this CPU's counters.
-    unsafe {
-        atomic::add(&raw mut (*totals).freed_in_bulk, before.live());
-        atomic::add(&raw mut (*totals).freed_bytes, bytes);
-    }
+    totals.add(counter!(freed_in_bulk), before.live());
+    totals.add(counter!(freed_bytes), bytes);
 }
 
 #[inline(always)]
@@ -361,7 +352,7 @@ fn reset(series: u32, id: u64, mode: Mode, bytes: u64, place: u64) -> Step<()> {
             return Step::Done(());
         }
     };
-    let Some(totals) = series::totals(series) else { return Step::Done(()) };
+    let Some(totals) = TotalsRef::of(series) else { return Step::Done(()) };
     let at = now();
     // A new generation: members that are still in `OBJECTS` are recognised as gone.
     if !slot.swap_state(seen, seen.emptied().without(BEFORE).stepped()) {

@@ -2,25 +2,26 @@
 //! is its late drain.
 
 use drainprof_common::{
+    counter,
     event::EventKind,
     granule::{Generation, IndexWord, SlotNumber},
     hist,
     loss::Loss,
+    mode::Mode,
     state::{CLOSED, DETACHED, RETIRING, STRAGGLER, State, TAINTED, USED},
 };
 
 use super::{
-    Mode, Step,
     implicit::join,
     slots::{self, Found, SlotRef, find},
+    step::Step,
 };
 use crate::{
-    atomic, calls, config, emit,
+    atomic, calls,
+    clock::now,
+    config, emit,
     global::{Scalar, global, scalars},
-    histogram,
-    hit::now,
-    losses,
-    series::{self, bump},
+    histogram, losses, series, totals,
 };
 
 /// How often a compare-and-swap against other CPUs' counts is tried.
@@ -166,7 +167,7 @@ fn hold(series: u32, slot: SlotRef, seen: State, word: IndexWord) -> Option<Inde
 
 #[inline(always)]
 fn after_close(series: u32) {
-    bump!(series, allocs_after_close);
+    totals::add(series, counter!(allocs_after_close), 1);
     losses::count(Loss::AllocAfterClose);
 }
 
@@ -230,7 +231,7 @@ fn noted(slot: SlotRef, before: State, bytes: u64) -> (u64, u64) {
 fn drained(series: u32, number: SlotNumber, before: State, closed_ns: u64, bytes: u64) {
     if before.is_late_drain() {
         let at = now();
-        bump!(series, late_drained);
+        totals::add(series, counter!(late_drained), 1);
         if let Some(state) = series::state(series) {
             // SAFETY: map memory.
             unsafe {
@@ -326,7 +327,7 @@ fn try_take_off(
         return Taken::Busy;
     }
     if last && !by_object {
-        pay(series, slot);
+        drain_deferred(series, slot);
     }
     if last && seen.has(CLOSED | DETACHED) {
         // The slot may serve another granule already: its bytes are left alone.
@@ -337,17 +338,18 @@ fn try_take_off(
     Taken::Yes
 }
 
-/// Earlier generations, whose objects were counted with this one's, have drained.
+/// Earlier generations, whose objects were counted with this one's, have drained: their late drains, which had to wait
+/// for that, are counted now.
 #[inline(always)]
-pub(super) fn pay(series: u32, slot: SlotRef) {
-    let owed = u64::from(slot.take_owed());
-    if owed == 0 {
+pub(super) fn drain_deferred(series: u32, slot: SlotRef) {
+    let deferred = u64::from(slot.take_deferred());
+    if deferred == 0 {
         return;
     }
-    bump!(series, late_drained, owed);
+    totals::add(series, counter!(late_drained), deferred);
     if let Some(state) = series::state(series) {
         // SAFETY: map memory.
-        unsafe { atomic::sub(&raw mut (*state).retained_granules, owed) };
+        unsafe { atomic::sub(&raw mut (*state).retained_granules, deferred) };
     }
 }
 

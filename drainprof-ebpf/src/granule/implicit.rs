@@ -8,6 +8,7 @@
 //! On an open granule [`STRAGGLER`](drainprof_common::state::STRAGGLER) says that it is implicit.
 
 use drainprof_common::{
+    counter,
     event::EventKind,
     granule::SlotNumber,
     hist,
@@ -19,12 +20,12 @@ use drainprof_common::{
 
 use super::slots::{self, SlotRef};
 use crate::{
+    clock::now,
     config, emit,
     global::{global, scalars},
     histogram::histogram_add,
-    hit::{Hit, now},
-    losses,
-    series::{self, bump},
+    hit::Hit,
+    losses, series, totals,
 };
 
 global! {
@@ -158,11 +159,11 @@ fn count(ended: &Ended) {
     series::closed(series);
     // What was allocated in it before the attach, or was lost, may be in it still.
     if before.has(BEFORE | TAINTED) {
-        bump!(series, unknown);
+        totals::add(series, counter!(unknown), 1);
     } else {
-        bump!(series, closed_plain);
+        totals::add(series, counter!(closed_plain), 1);
     }
-    bump!(series, closed_bytes, bytes);
+    totals::add(series, counter!(closed_bytes), bytes);
     if opened_ns != 0 {
         histogram_add(series, hist::Of::Lifetime as u32, 0, at.saturating_sub(opened_ns));
     }

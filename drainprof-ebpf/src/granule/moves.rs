@@ -1,26 +1,24 @@
 //! A granule gets another id, because its memory has moved: what is known of it goes to another slot.
 //!
 //! Its last slot leaves the index and, where granules are nested, stays behind to say where those that are nested in it
-//! find it now. User space gives it back once nobody asks any more.
+//! find it now. User space gives it back once no open granule is nested in it.
 
 use drainprof_common::{
+    counter,
     granule::{IndexWord, ParentWord},
+    mode::Mode,
     spec::{flags, value},
     state::MOVED,
 };
 
 use super::{
-    Mode,
     describe::granule_open_slot,
+    events::open_in,
     open::granule_begin,
-    open_in, repeat,
     slots::{self, Found, SlotRef, find},
+    step::repeat,
 };
-use crate::{
-    global::global,
-    hit::{Hit, now},
-    series::{self, bump},
-};
+use crate::{clock::now, global::global, hit::Hit, series, totals};
 
 global! {
     /// `true`: it has moved; else nothing was done.
@@ -67,7 +65,7 @@ fn move_found(series: u32, from: u64, to: u64, mode: Mode) -> bool {
         series::opened(series);
         return false;
     };
-    bump!(series, opened, u64::MAX);
+    totals::add(series, counter!(opened), u64::MAX);
     let Some(new) = SlotRef::get(word.slot()) else { return false };
     // The new slot is this program's to describe, as after an open.
     copy(old, new);

@@ -1,25 +1,27 @@
 //! A generation begins: by an open, or by the first alloc that shows that there must have been one.
 
 use drainprof_common::{
+    claimed, counter,
     granule::{Generation, IndexWord},
     loss::Loss,
-    maps::{Totals, cursor},
-    state::{
-        BEFORE, CLOSED, DETACHED, Flags, IN_FLIGHT, RETIRING, STRAGGLER, State, TAINTED, USED,
-    },
+    maps::cursor,
+    mode::Mode,
+    state::{BEFORE, CLOSED, DETACHED, IN_FLIGHT, RETIRING, STRAGGLER, TAINTED},
+    transition,
 };
 
 use super::{
-    EEXIST, Mode, Step,
-    hold::pay,
+    hold::drain_deferred,
     nest::granule_is_over,
     slots::{self, Entry, Found, Fresh, SlotRef, find, slot_give_back, slot_take},
+    step::{EEXIST, Step},
 };
 use crate::{
     atomic,
+    clock::now,
     global::{Scalar, global},
-    hit::now,
     losses, maps, series,
+    totals::TotalsRef,
 };
 
 const BPF_NOEXIST: u64 = 1;
@@ -45,7 +47,7 @@ enum Room {
 
 #[inline(always)]
 fn begin(series: u32, id: u64, mode: Mode, bytes: u64, place: u64) -> Step<IndexWord> {
-    let Some(totals) = series::totals(series) else { return Step::Lost };
+    let Some(totals) = TotalsRef::of(series) else { return Step::Lost };
     let room = match room(series, totals, id, mode) {
         Ok(room) => room,
         Err(Refusal::InFlight(slot, word)) => return adopt(slot, word, bytes, place),
@@ -77,7 +79,11 @@ fn begin(series: u32, id: u64, mode: Mode, bytes: u64, place: u64) -> Step<Index
         slots::fill(slot, &Fresh { word, opened_ns, place, bytes, inherited });
         if !claimed {
             // The slot has had no flags since it was taken.
-            slot.set(if before { begun(mode) | BEFORE } else { begun(mode) });
+            slot.set(if before {
+                transition::begun(mode) | BEFORE
+            } else {
+                transition::begun(mode)
+            });
         }
     }
     match room {
@@ -117,7 +123,7 @@ enum Refusal {
 
 /// Where the id's next generation can begin. What its last one leaves behind is accounted for.
 #[inline(always)]
-fn room(series: u32, totals: *mut Totals, id: u64, mode: Mode) -> Result<Room, Refusal> {
+fn room(series: u32, totals: TotalsRef, id: u64, mode: Mode) -> Result<Room, Refusal> {
     let by_open = mode.has(Mode::BY_OPEN);
     match find_last(series, id, mode) {
         Found::Nothing => Ok(Room::New),
@@ -150,7 +156,7 @@ fn room(series: u32, totals: *mut Totals, id: u64, mode: Mode) -> Result<Room, R
 #[inline(always)]
 fn end_unjudged(
     series: u32,
-    totals: *mut Totals,
+    totals: TotalsRef,
     word: IndexWord,
     slot: SlotRef,
     mode: Mode,
@@ -174,7 +180,7 @@ fn end_unjudged(
 #[inline(always)]
 fn again(
     series: u32,
-    totals: *mut Totals,
+    totals: TotalsRef,
     entry: Entry,
     slot: SlotRef,
     mode: Mode,
@@ -184,15 +190,15 @@ fn again(
     match claim(slot, last, mode) {
         Claim::Stale | Claim::Busy => Err(Refusal::Again),
         Claim::Left => Ok(Room::Entry(entry)),
-        Claim::Taken { members, owed } => {
+        Claim::Taken { members, deferred } => {
             let word = IndexWord::new(entry.word.slot(), last.next());
             let mut inherited = 0;
             if mode.is_bulk() {
                 end_members(totals, members, bytes_left);
             } else {
                 inherited = members;
-                if owed {
-                    owe(series, slot);
+                if deferred {
+                    defer_drain(series, slot);
                 }
             }
             if inherited == 0 && bytes_left != 0 {
@@ -210,7 +216,7 @@ fn take(series: u32, id: u64) -> (Option<SlotRef>, IndexWord, u64) {
     let word = slot_take();
     let slot = SlotRef::get(word.slot());
     if let Some(slot) = slot {
-        slots::disremember(series, id, word.slot());
+        slots::forget(series, id, word.slot());
         // Before the state shows that the slot is used.
         slot.set_series(series);
         slot.set_id(id);
@@ -233,12 +239,6 @@ fn insert(series: u32, id: u64, word: IndexWord) -> Result<(), Step<IndexWord>> 
             Err(Step::Lost)
         }
     }
-}
-
-/// The flags of a generation that begins.
-#[inline(always)]
-fn begun(mode: Mode) -> Flags {
-    USED | IN_FLIGHT.times(mode.bit(Mode::IN_FLIGHT)) | STRAGGLER.times(mode.bit(Mode::IMPLICIT))
 }
 
 /// Puts another slot in an id's entry of the index; `false` where another CPU was first.
@@ -269,41 +269,31 @@ fn enter(series: u32, id: u64, old: Entry, word: IndexWord) -> bool {
 #[inline(always)]
 fn find_last(series: u32, id: u64, mode: Mode) -> Found {
     match slots::remembered(series, id) {
-        Some((entry, slot, seen)) if seen.is_closed() && goes_on(seen, mode) => {
+        Some((entry, slot, seen)) if seen.is_closed() && transition::goes_on(seen, mode) => {
             Found::Slot(entry, slot, seen)
         }
         _ => find(series, id),
     }
 }
 
-/// Whether a closed slot serves its id's next generation: nothing refers to it, or what does goes along.
 #[inline(always)]
-fn goes_on(seen: State, mode: Mode) -> bool {
-    // Objects that were handed over refer to it even where a close frees them otherwise.
-    let freed = mode.is_bulk() && !seen.is_migrated();
-    seen.live() == 0 || freed || !mode.has(Mode::BY_OBJECT)
-}
-
-#[inline(always)]
-fn count(totals: *mut Totals, mode: Mode, unfollowed: bool) {
-    // SAFETY: this CPU's counters.
-    unsafe {
-        if mode.has(Mode::UNSEEN) {
-            atomic::add(&raw mut (*totals).opened_before, 1);
-        } else {
-            atomic::add(&raw mut (*totals).opened, 1);
-        }
-        if unfollowed {
-            losses::count(Loss::GranuleMapFull);
-            atomic::add(&raw mut (*totals).unfollowed, 1);
-        }
+fn count(totals: TotalsRef, mode: Mode, unfollowed: bool) {
+    if mode.has(Mode::UNSEEN) {
+        totals.add(counter!(opened_before), 1);
+    } else {
+        totals.add(counter!(opened), 1);
+    }
+    if unfollowed {
+        losses::count(Loss::GranuleMapFull);
+        totals.add(counter!(unfollowed), 1);
     }
 }
 
 /// What became of the try to take over a closed slot with a new generation.
 enum Claim {
-    /// It is taken, with so many objects; `owed`: the generation that it is taken over from is pinned and waited for.
-    Taken { members: u64, owed: bool },
+    /// It is taken, with so many objects; `deferred`: the generation that it is taken over from is pinned, and its late
+    /// drain has to wait for theirs.
+    Taken { members: u64, deferred: bool },
     /// Its objects still refer to it; the last of them gives it back.
     Left,
     /// Another CPU was first.
@@ -316,7 +306,7 @@ impl Claim {
     const LEFT: u64 = 1 << 32;
     const STALE: u64 = 1 << 33;
     const BUSY: u64 = 1 << 34;
-    const OWED: u64 = 1 << 35;
+    const DEFERRED: u64 = 1 << 35;
 }
 
 impl Scalar for Claim {
@@ -325,7 +315,9 @@ impl Scalar for Claim {
     #[inline(always)]
     fn into_raw(self) -> u64 {
         match self {
-            Self::Taken { members, owed } => members | if owed { Self::OWED } else { 0 },
+            Self::Taken { members, deferred } => {
+                members | if deferred { Self::DEFERRED } else { 0 }
+            }
             Self::Left => Self::LEFT,
             Self::Stale => Self::STALE,
             Self::Busy => Self::BUSY,
@@ -338,9 +330,10 @@ impl Scalar for Claim {
             Self::LEFT => Self::Left,
             Self::STALE => Self::Stale,
             Self::BUSY => Self::Busy,
-            taken => {
-                Self::Taken { members: taken & u64::from(u32::MAX), owed: taken & Self::OWED != 0 }
-            }
+            taken => Self::Taken {
+                members: taken & u64::from(u32::MAX),
+                deferred: taken & Self::DEFERRED != 0,
+            },
         }
     }
 }
@@ -373,67 +366,52 @@ fn try_claim(slot: SlotRef, generation: Generation, mode: Mode) -> Claim {
     if seen.generation() != generation || seen.has(DETACHED | RETIRING) {
         return Claim::Stale;
     }
-    let mine = goes_on(seen, mode);
-    let kept = if mode.is_bulk() { seen.emptied() } else { seen };
     // The generation is open from here on: no program must wait until one that is preempted now has described it.
-    let mut flags = begun(mode);
-    if mode.is_implicit() {
-        flags = flags | BEFORE.times(mode.bit(Mode::BEFORE));
-    }
-    if kept.live() != 0 {
-        // The frees of the two generations cannot be distinguished until none of their objects is left.
-        flags = flags | TAINTED;
-    }
-    let next =
-        if mine { kept.without(Flags::ALL).stepped().with(flags) } else { seen.with(DETACHED) };
+    let mine = transition::goes_on(seen, mode);
+    let next = claimed!(seen, mode, mine);
     if !slot.swap_state(seen, next) {
         return Claim::Busy;
     }
     if !mine {
         return Claim::Left;
     }
-    Claim::Taken { members: seen.live(), owed: seen.has_pins() && mode.is_judged() }
+    Claim::Taken { members: seen.live(), deferred: transition::defers_drain(seen, mode) }
 }
 
 /// Members of a bulk granule that came after its close, or whose close was not seen, end with it.
 #[inline(always)]
-fn end_members(totals: *mut Totals, members: u64, bytes: u64) {
+fn end_members(totals: TotalsRef, members: u64, bytes: u64) {
     if members != 0 {
-        // SAFETY: this CPU's counters.
-        unsafe {
-            atomic::add(&raw mut (*totals).freed_in_bulk, members);
-            atomic::add(&raw mut (*totals).freed_bytes, bytes);
-        }
+        totals.add(counter!(freed_in_bulk), members);
+        totals.add(counter!(freed_bytes), bytes);
     }
 }
 
 /// A pinned granule is used again with its objects in it. It has drained once they are gone, whichever granule they
 /// are counted with; its bytes are in use.
 #[inline(always)]
-fn owe(series: u32, slot: SlotRef) {
-    slot.add_owed();
+fn defer_drain(series: u32, slot: SlotRef) {
+    slot.add_deferred();
     if let Some(state) = series::state(series) {
         // SAFETY: map memory. The slot's description is the last generation's until it is filled.
         unsafe { atomic::sub(&raw mut (*state).retained_bytes, slot.bytes()) };
     }
     let seen = slot.state();
     if !seen.has(TAINTED) || seen.live() == 0 {
-        // The last of them went in this instant, and may have found nothing owed.
-        pay(series, slot);
+        // The last of them went in this instant, and may have found nothing deferred.
+        drain_deferred(series, slot);
     }
 }
 
 #[inline(always)]
-fn reopened(series: u32, totals: *mut Totals) {
-    // SAFETY: this CPU's counters.
-    unsafe { atomic::add(&raw mut (*totals).reopened, 1) };
+fn reopened(series: u32, totals: TotalsRef) {
+    totals.add(counter!(reopened), 1);
     series::closed(series);
 }
 
 #[inline(always)]
-fn ended_with_parent(series: u32, totals: *mut Totals) {
-    // SAFETY: this CPU's counters.
-    unsafe { atomic::add(&raw mut (*totals).ended_with_parent, 1) };
+fn ended_with_parent(series: u32, totals: TotalsRef) {
+    totals.add(counter!(ended_with_parent), 1);
     series::closed(series);
 }
 

@@ -103,7 +103,8 @@ impl SlotRef {
         pinned_objects, set_pinned_objects: PinnedWord;
     }
 
-    /// Replaces the number of pinned objects if it is still the one that was `seen`: nobody's who has gone on since.
+    /// Replaces the number of pinned objects if it is still the one that was `seen`: never that of a
+    /// later generation.
     #[inline(always)]
     pub(crate) fn swap_pinned_objects(self, seen: PinnedWord, next: PinnedWord) {
         // SAFETY: map memory; the number is one word.
@@ -219,22 +220,22 @@ impl SlotRef {
         unsafe { atomic::swap(self.byte_word(), 0) }
     }
 
-    /// One more earlier generation has its objects counted with this one's.
+    /// One more earlier generation has its objects counted with this one's, and its late drain deferred.
     #[inline(always)]
-    pub(crate) fn add_owed(self) {
+    pub(crate) fn add_deferred(self) {
         // SAFETY: map memory.
-        unsafe { atomic::add_32(&raw mut (*self.0.as_ptr()).owed, 1) };
+        unsafe { atomic::add_32(&raw mut (*self.0.as_ptr()).deferred, 1) };
     }
 
     /// Takes all of them; how many they were.
     #[inline(always)]
-    pub(crate) fn take_owed(self) -> u32 {
+    pub(crate) fn take_deferred(self) -> u32 {
         // SAFETY: map memory.
         unsafe {
-            if (*self.0.as_ptr()).owed == 0 {
+            if (*self.0.as_ptr()).deferred == 0 {
                 0
             } else {
-                atomic::swap_32(&raw mut (*self.0.as_ptr()).owed, 0)
+                atomic::swap_32(&raw mut (*self.0.as_ptr()).deferred, 0)
             }
         }
     }
@@ -244,7 +245,7 @@ impl SlotRef {
     pub(crate) fn clear_counts(self) {
         // SAFETY: map memory.
         unsafe {
-            (*self.0.as_ptr()).owed = 0;
+            (*self.0.as_ptr()).deferred = 0;
             atomic::store(self.byte_word(), 0);
         }
     }

@@ -151,7 +151,7 @@ pub(crate) fn remember(series: u32, id: u64, word: IndexWord) {
 
 /// Forgets that the id was in this slot before, which is about to serve it again, but may yet be given back.
 #[inline(always)]
-pub(crate) fn disremember(series: u32, id: u64, number: SlotNumber) {
+pub(crate) fn forget(series: u32, id: u64, number: SlotNumber) {
     if let Some(at) = memory(series, id)
         && load(at).slot() == number
     {
@@ -328,7 +328,7 @@ pub(crate) struct Fresh {
 }
 
 /// Describes a granule whose generation the caller has begun. What other programs change is left alone: they
-/// may be counting in it already. Nobody else writes these words before the generation's close. Not its series and id,
+/// may be counting in it already. No other program writes these words before the generation's close. Not its series and id,
 /// which say what the slot serves: a program that is preempted here may be late by generations.
 #[inline(always)]
 pub(crate) fn fill(slot: SlotRef, fresh: &Fresh) {

@@ -14,7 +14,7 @@ use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::bpf_get_current_pid_tgid
 use drainprof_common::{
     loss::Loss,
     paths::{SPACES, WalkState, end},
-    spec::AT_PLACE,
+    spec::AT_SITE,
     unwind::{Cursor, PATH_SEED, path_hash, step},
 };
 
@@ -44,7 +44,7 @@ pub(crate) fn of_hit<C: EbpfContext>(ctx: &C, hit: &Hit, at_return: bool) -> u32
     // 0: at the function's first instruction, or as good as that.
     let begin = if at_return {
         Begin::AtCaller
-    } else if moved == AT_PLACE {
+    } else if moved == AT_SITE {
         Begin::AtPlace
     } else if moved == 0 {
         Begin::AtEntry

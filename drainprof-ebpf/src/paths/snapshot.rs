@@ -20,7 +20,7 @@ use crate::{calls, global::global, maps};
 
 /// Windows that are read: more than fit a snapshot, because one ends where a page cannot be read.
 const WINDOWS: usize = 2 * SNAPSHOT_LARGE / WINDOW_BYTES;
-/// Words of a window, and how many of them are looked at in one go.
+/// Words of a window, and how many of them are examined at once.
 const WORDS: usize = WINDOW_BYTES / 8;
 const SOME: usize = 16;
 /// Bytes beyond the last code address: what the frame it belongs to keeps behind it.

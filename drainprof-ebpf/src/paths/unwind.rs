@@ -73,16 +73,16 @@ fn read_window(walk: *mut WalkState, address: u64) -> u32 {
     }
 }
 
-/// Bytes to the end of an address's page, if they are fewer than `MOST` (a power of two); else 0: a read of so many lies
+/// Bytes to the end of an address's page, if they are fewer than `MAX_BYTES` (a power of two); else 0: a read of so many lies
 /// within the page.
 #[inline(always)]
-pub(super) fn to_page_end<const MOST: usize>(address: u64) -> u32 {
+pub(super) fn to_page_end<const MAX_BYTES: usize>(address: u64) -> u32 {
     let rest = 4096 - (address as u32 & 4095);
-    if rest >= MOST as u32 {
+    if rest >= MAX_BYTES as u32 {
         return 0;
     }
     // The compiler must not see that the mask changes nothing: the verifier does not.
-    core::hint::black_box(rest) & (MOST as u32 - 1)
+    core::hint::black_box(rest) & (MAX_BYTES as u32 - 1)
 }
 
 /// Adds the cursor's address to the path.
@@ -211,7 +211,7 @@ fn walk_round(walk: *mut WalkState) {
                 return;
             }
             if (*walk).at.pc == 0 {
-                // Where no return address is, nobody returns to: stacks that programs make themselves begin so.
+                // Without a return address the stack begins here: so begin those that programs make themselves.
                 (*walk).end = step::START;
                 return;
             }

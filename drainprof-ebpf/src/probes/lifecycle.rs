@@ -16,9 +16,8 @@ use drainprof_common::{
 };
 
 use crate::{
-    atomic, calls, config, diagnostics, emit,
-    hit::{current_target, now},
-    losses, maps, paths, series,
+    atomic, calls, clock::now, config, diagnostics, emit, hit::current_target, losses, maps, paths,
+    series,
 };
 
 const CLONE_VM: u64 = 0x100;

@@ -27,9 +27,9 @@ use crate::{calls, diagnostics, granule, hit, hit::Hit, paths};
 fn at_entry<const PATH: bool>(ctx: &ProbeContext, handle: impl FnOnce(&Hit)) {
     let Some(mut hit) = hit::begin(ctx, PATH) else { return };
     hit.asks_path = PATH;
-    let mut file = MaybeUninit::uninit();
-    // SAFETY: the file lives to the end of this function, as the hit does.
-    let entered = unsafe { hit::enter(ctx, &mut hit, file.as_mut_ptr()) };
+    let mut registers = MaybeUninit::uninit();
+    // SAFETY: the registers live to the end of this function, as the hit does.
+    let entered = unsafe { hit::enter(ctx, &mut hit, registers.as_mut_ptr()) };
     if entered && hit::evaluate(&hit, false) {
         if PATH && !granule::misses(&hit) {
             hit.set_path(paths::of_hit(ctx, &hit, false));

@@ -4,9 +4,10 @@ use std::{mem::offset_of, sync::atomic::Ordering, time::Duration};
 
 use aya::Ebpf;
 use drainprof_common::{
+    counter,
     hist::{Hist, Of},
     loss::{LOSS_COUNT, LOSS_SLOTS, Loss, LossCounts},
-    maps::{HistKey, HistSlot, ProbeCounts, SeriesKey, SeriesState, Slot, Totals, cursor},
+    maps::{Counter, HistKey, HistSlot, ProbeCounts, SeriesKey, SeriesState, Slot, Totals, cursor},
 };
 use nix::time::{ClockId, clock_gettime};
 
@@ -99,14 +100,14 @@ impl Counters {
     /// Counts what we have ended ourselves.
     pub(super) fn add_ended(&self, series: u32, objects: u64, bytes: u64) {
         // One CPU's counters: the kernel side adds to them atomically, too.
-        let add = |offset: usize, count: u64| {
-            if let Some(word) = self.totals.word(series as usize, offset / 8) {
+        let add = |counter: Counter, count: u64| {
+            if let Some(word) = self.totals.word(series as usize, counter.index()) {
                 word.fetch_add(count, Ordering::SeqCst);
             }
         };
-        add(offset_of!(Totals, freed_in_bulk), objects);
-        add(offset_of!(Totals, freed_bytes), bytes);
-        add(offset_of!(Totals, ended_with_parent), 1);
+        add(counter!(freed_in_bulk), objects);
+        add(counter!(freed_bytes), bytes);
+        add(counter!(ended_with_parent), 1);
         let open = offset_of!(SeriesState, open_now) / 8;
         if let Some(word) = self.series_state.word(series as usize, open) {
             word.fetch_sub(1, Ordering::SeqCst);

@@ -7,7 +7,7 @@
 
 use std::{cell::OnceCell, collections::BTreeMap};
 
-use drainprof_common::spec::{ArgPlace, ProbeSpec, flags, op};
+use drainprof_common::spec::{ArgLocation, ProbeSpec, flags, op};
 use drainprof_process::{Elf, ElfCode, Image, elf::readable, printable};
 use drainprof_profile::{Finding, Phase, Role};
 
@@ -293,11 +293,11 @@ fn take(probe: &mut PlannedProbe, choice: &Choice) {
     }
     probe.spec.stack_moved = choice.stack_moved;
     probe.spec.moved = u32::from(choice.moved());
-    for (place, found) in probe.spec.places.iter_mut().zip(choice.places) {
+    for (place, found) in probe.spec.arg_locations.iter_mut().zip(choice.places) {
         *place = match found {
-            Some(Place::Register(number)) => ArgPlace { register: number.into(), offset: 0 },
-            Some(Place::Stack(offset)) => ArgPlace { register: ArgPlace::ON_STACK, offset },
-            None => ArgPlace::default(),
+            Some(Place::Register(number)) => ArgLocation { register: number.into(), offset: 0 },
+            Some(Place::Stack(offset)) => ArgLocation { register: ArgLocation::ON_STACK, offset },
+            None => ArgLocation::default(),
         };
     }
 }

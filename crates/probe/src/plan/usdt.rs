@@ -3,10 +3,10 @@
 //! Every site has its arguments elsewhere: in a register, on the stack, in a global variable, or nowhere (a
 //! constant). So a probe is rewritten for each of its sites: `arg1` becomes the expression that yields it there, whose own
 //! inputs are the registers that it needs. The kernel side already fetches up to six registers for probes that do not sit on
-//! a function's first instruction ([`ProbeSpec::places`]); it needs to know nothing of USDT. Pure; called by `build` and
+//! a function's first instruction ([`ProbeSpec::arg_locations`]); it needs to know nothing of USDT. Pure; called by `build` and
 //! `either` for each site, before the rewritten probe is compiled.
 
-use drainprof_common::spec::{AT_PLACE, ArgPlace, ProbeSpec};
+use drainprof_common::spec::{AT_SITE, ArgLocation, ProbeSpec};
 use drainprof_process::{
     Elf, printable,
     usdt::{Argument, Location, arguments},
@@ -69,7 +69,7 @@ fn at_place(
     }
     let mut spec = compile(&rewritten)?;
     registers.put(&mut spec);
-    spec.stack_moved = AT_PLACE;
+    spec.stack_moved = AT_SITE;
     Ok(spec)
 }
 
@@ -177,7 +177,7 @@ impl Registers {
                 && ARGUMENTS[slot] != register
             {
                 spec.moved |= 1 << slot;
-                spec.places[slot] = ArgPlace { register: register.into(), offset: 0 };
+                spec.arg_locations[slot] = ArgLocation { register: register.into(), offset: 0 };
             }
         }
     }

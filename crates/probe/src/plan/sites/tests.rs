@@ -76,7 +76,7 @@ fn places_are_written() {
     assert_eq!(one.site.file_offset, one.site.entry_offset + 3);
     assert_eq!((one.spec.moved, one.spec.stack_moved), (0, 0));
     assert_eq!((two.choice.offset, two.spec.moved), (7, 1));
-    assert_eq!(two.spec.places[0], ArgPlace { register: 0, offset: 0 });
+    assert_eq!(two.spec.arg_locations[0], ArgLocation { register: 0, offset: 0 });
     let rows = plan.rows();
     assert_eq!((rows[0].moved.as_slice(), rows[0].offset), (&["arg0=rax".to_owned()][..], 7));
     assert!(rows[0].cost_ns < rows[0].entry_cost_ns && !rows[0].costs_measured);

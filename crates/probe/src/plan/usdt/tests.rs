@@ -2,7 +2,7 @@
 
 use drainprof_common::{
     interp::{self, File, INPUTS, Machine, Outcome, Values, run, run_simple},
-    spec::{ArgPlace, value},
+    spec::{ArgLocation, value},
 };
 use drainprof_process::testing::{library, open};
 use drainprof_profile::{self as profile, Level, Resolver, Role, parse};
@@ -43,8 +43,8 @@ impl Hit {
         let mut inputs = [0; INPUTS];
         for (slot, home) in ARGUMENTS.iter().enumerate() {
             let moved = spec.moved >> slot & 1 != 0;
-            assert!(!moved || spec.places[slot].register < ArgPlace::ON_STACK);
-            let register = if moved { spec.places[slot].register } else { u16::from(*home) };
+            assert!(!moved || spec.arg_locations[slot].register < ArgLocation::ON_STACK);
+            let register = if moved { spec.arg_locations[slot].register } else { u16::from(*home) };
             inputs[slot] = registers[usize::from(register)];
         }
         Self(inputs)
@@ -286,8 +286,8 @@ fn registers_are_fetched() {
     let moved = spec(&elf, "arg0 + arg1", "8@%r14 8@(%rsi)").unwrap();
     assert_eq!(moved.moved.count_ones(), 1);
     let slot = moved.moved.trailing_zeros() as usize;
-    assert_eq!(moved.places[slot], ArgPlace { register: 14, offset: 0 });
-    assert!(plain.stack_moved == AT_PLACE && moved.stack_moved == AT_PLACE);
+    assert_eq!(moved.arg_locations[slot], ArgLocation { register: 14, offset: 0 });
+    assert!(plain.stack_moved == AT_SITE && moved.stack_moved == AT_SITE);
 }
 
 /// Six registers are fetched, not seven; only what the probe names counts.

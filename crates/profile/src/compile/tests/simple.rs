@@ -1,26 +1,26 @@
 //! Simple forms mean what the expressions mean.
 
-use drainprof_common::interp::{File, Machine as _, run_simple};
+use drainprof_common::interp::{Machine as _, Registers, run_simple};
 
 use super::*;
 use crate::model::{BinaryOp, ReadType, UnaryOp};
 
 /// The entry of a simple spec, as the kernel side runs it.
-fn run_simply(spec: &ProbeSpec, machine: &SampleMachine) -> (Outcome, File) {
-    let mut file = File::default();
-    for (index, word) in file.inputs.iter_mut().enumerate() {
+fn run_simply(spec: &ProbeSpec, machine: &SampleMachine) -> (Outcome, Registers) {
+    let mut registers = Registers::default();
+    for (index, word) in registers.inputs.iter_mut().enumerate() {
         *word = machine.input(index as u8);
     }
     for simple in &spec.simple[..usize::from(spec.entry_simple + spec.return_simple)] {
-        if let Some(outcome) = run_simple(simple, machine, &mut file.values) {
-            return (outcome, file);
+        if let Some(outcome) = run_simple(simple, machine, &mut registers.values) {
+            return (outcome, registers);
         }
     }
-    (Outcome::Accepted, file)
+    (Outcome::Accepted, registers)
 }
 
-fn located(spec: &ProbeSpec, file: &File, value: u8) -> u64 {
-    let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(file));
+fn located(spec: &ProbeSpec, registers: &Registers, value: u8) -> u64 {
+    let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(registers));
     words.get(usize::from(spec.locations[usize::from(value)])).copied().unwrap_or(0)
 }
 
@@ -133,11 +133,11 @@ proptest! {
         if spec.is_simple != 0 {
             let plain_machine = machine.clone();
             let (outcome, value) = plain_outcome(probe, &plain_machine);
-            let (ran, file) = run_simply(&spec, &machine);
+            let (ran, registers) = run_simply(&spec, &machine);
             prop_assert_eq!(ran, outcome);
             prop_assert_eq!(machine.reads(), plain_machine.reads());
             if let Some(value) = value {
-                prop_assert_eq!(located(&spec, &file, value::GRANULE), value);
+                prop_assert_eq!(located(&spec, &registers, value::GRANULE), value);
             }
         }
     }
