@@ -21,10 +21,10 @@ use crate::{
 };
 
 /// Columns of a sparkline.
-const COLUMNS: usize = 40;
+const CURVE_COLUMNS: usize = 40;
 /// Characters of a name, and of a sentence.
-const NAME: usize = 32;
-const SENTENCE: usize = 300;
+const MAX_NAME_CHARS: usize = 32;
+const MAX_SENTENCE_CHARS: usize = 300;
 /// From the lowest to the highest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -95,7 +95,8 @@ pub fn course_svg(
     let seconds = |unix_ms: u64| unix_ms.saturating_sub(first) as f64 / 1e3;
     let mut curves = Vec::new();
     for series in &course.series {
-        let process = format!("{} ({})", shown(&series.process.comm, NAME), series.process.pid);
+        let process =
+            format!("{} ({})", shown(&series.process.comm, MAX_NAME_CHARS), series.process.pid);
         let rss = series.memory.iter().filter_map(|at| Some((at.unix_ms, at.memory?.rss_bytes)));
         let mut add = |what: String, points: Vec<(u64, u64)>| {
             let Some(&(_, now)) = points.last() else { return };
@@ -107,7 +108,10 @@ pub fn course_svg(
         for profile in &series.profiles {
             let points = profile.points.iter();
             let retained = points.filter_map(|at| Some((at.unix_ms, at.counts.retained_bytes?)));
-            add(format!("retained, {},", shown(&profile.profile, NAME)), retained.collect());
+            add(
+                format!("retained, {},", shown(&profile.profile, MAX_NAME_CHARS)),
+                retained.collect(),
+            );
         }
     }
     let more = match curves.len().saturating_sub(curves::MAX_LINES) {
@@ -132,9 +136,9 @@ pub fn course_text(
         writeln!(
             out,
             "{} ({}), {}, {} to {}, {}",
-            shown(&process.comm, NAME),
+            shown(&process.comm, MAX_NAME_CHARS),
             process.pid,
-            shown(&process.exe, SENTENCE),
+            shown(&process.exe, MAX_SENTENCE_CHARS),
             clock(first),
             clock(last),
             units::counted(series.memory.len() as u64, "reading", "readings")
@@ -169,14 +173,14 @@ fn heap_lines(points: &[HeapPoint], span: (u64, u64), rows: &mut Rows) {
         let course = |of: fn(&HeapSummary) -> u64| -> Vec<(u64, f64)> {
             own.clone().map(|one| (one.unix_ms, of(&one.heap) as f64)).collect()
         };
-        let title = format!("{} heap", shown(allocator, NAME));
+        let title = format!("{} heap", shown(allocator, MAX_NAME_CHARS));
         rows.push(line(&title, "live", &course(|heap| heap.live_bytes), span, &bytes));
         rows.push(line("", "idle", &course(HeapSummary::idle_bytes), span, &bytes));
     }
 }
 
 fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
-    let name = shown(&profile.profile, NAME);
+    let name = shown(&profile.profile, MAX_NAME_CHARS);
     let retained: Vec<_> = profile
         .points
         .iter()
@@ -202,7 +206,7 @@ fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
 
 /// The DSR of the closes in each column's time; a column without a decided close has none.
 fn dsr_course(profile: &ProfileSeries, span: (u64, u64)) -> Vec<(u64, f64)> {
-    let mut columns: Vec<(u64, Sums)> = vec![(0, Sums::default()); COLUMNS];
+    let mut columns: Vec<(u64, Sums)> = vec![(0, Sums::default()); CURVE_COLUMNS];
     for point in &profile.points {
         if let Some((time, sums)) = columns.get_mut(column(point.unix_ms, span)) {
             *time = point.unix_ms;
@@ -234,14 +238,14 @@ fn line(
 /// The column that a time falls into.
 fn column(time: u64, (first, last): (u64, u64)) -> usize {
     let length = u128::from(last.saturating_sub(first)) + 1;
-    let into = u128::from(time.saturating_sub(first)) * COLUMNS as u128 / length;
-    usize::try_from(into).unwrap_or(COLUMNS).min(COLUMNS - 1)
+    let into = u128::from(time.saturating_sub(first)) * CURVE_COLUMNS as u128 / length;
+    usize::try_from(into).unwrap_or(CURVE_COLUMNS).min(CURVE_COLUMNS - 1)
 }
 
 /// The last value in each column's time, from the lowest to the highest of all; a blank where there is none. What
 /// never changes is a line at half the height.
 fn sparkline(points: &[(u64, f64)], span: (u64, u64)) -> String {
-    let mut columns = [None; COLUMNS];
+    let mut columns = [None; CURVE_COLUMNS];
     for &(time, value) in points {
         columns[column(time, span)] = Some(value);
     }
@@ -275,7 +279,7 @@ pub fn changes_text(
     ];
     let mut rows = Rows::new(&header, 3, style.width).unwrapped();
     for process in &changes.processes {
-        let name = shown(&process.process.comm, NAME);
+        let name = shown(&process.process.comm, MAX_NAME_CHARS);
         let level = process.level.map_or("detached", drainprof_profile::Level::name).to_owned();
         let memory = [
             process.process.pid.to_string(),
@@ -291,7 +295,8 @@ pub fn changes_text(
         for profile in &process.profiles {
             let sums = profile.sums;
             let closes = sums.drainable.saturating_add(sums.pinned).saturating_add(sums.unknown);
-            let mut row = vec![name.clone(), level.clone(), shown(&profile.profile, NAME)];
+            let mut row =
+                vec![name.clone(), level.clone(), shown(&profile.profile, MAX_NAME_CHARS)];
             row.extend(memory.clone());
             row.extend([
                 closes.to_string(),
@@ -319,12 +324,12 @@ pub fn changes_text(
             "{}  window {} of {} ({}), {}, {}{}: {}",
             clock(window.began_unix_ms),
             window.id,
-            shown(&window.comm, NAME),
+            shown(&window.comm, MAX_NAME_CHARS),
             window.pid,
             units::duration(window.seconds),
             outcome.trim_matches('"').replace('_', " "),
             if window.has_report { ", with a report" } else { "" },
-            shown(&window.why, SENTENCE)
+            shown(&window.why, MAX_SENTENCE_CHARS)
         )?;
     }
     Ok(())
@@ -338,8 +343,8 @@ pub fn events_text(
 ) -> Result<(), Error> {
     for event in events {
         let pid = event.pid.map_or_else(|| "node".to_owned(), |pid| pid.to_string());
-        let [kind, text] =
-            [(&event.kind, NAME), (&event.text, SENTENCE)].map(|(t, most)| shown(t, most));
+        let [kind, text] = [(&event.kind, MAX_NAME_CHARS), (&event.text, MAX_SENTENCE_CHARS)]
+            .map(|(t, most)| shown(t, most));
         writeln!(out, "{}  {pid}  {kind}: {text}", clock(event.unix_ms))?;
     }
     Ok(())
@@ -368,12 +373,12 @@ mod tests {
         let rising: Vec<(u64, f64)> = (0..40).map(|at| (at, at as f64)).collect();
         let line = sparkline(&rising, (0, 39));
         assert!(line.starts_with('▁') && line.ends_with('█'), "{line}");
-        assert_eq!(line.chars().count(), COLUMNS);
+        assert_eq!(line.chars().count(), CURVE_COLUMNS);
         let flat = sparkline(&[(0, 5.0), (39, 5.0)], (0, 39));
         assert_eq!(flat, format!("▄{}▄", " ".repeat(38)));
         assert_eq!(sparkline(&[(7, 1.0)], (7, 7)).trim_end(), "▄");
-        assert_eq!(sparkline(&[], (0, u64::MAX)), " ".repeat(COLUMNS));
-        assert_eq!(column(u64::MAX, (0, u64::MAX)), COLUMNS - 1);
+        assert_eq!(sparkline(&[], (0, u64::MAX)), " ".repeat(CURVE_COLUMNS));
+        assert_eq!(column(u64::MAX, (0, u64::MAX)), CURVE_COLUMNS - 1);
     }
 
     /// Each heap has a line of what lives and one of what is idle.

@@ -1,8 +1,8 @@
 //! Where a process belongs: from the paths of its control groups to unit, container and pod.
 //!
 //! A process says nothing of that itself; the control groups that systemd, container runtimes and the kubelet put
-//! it into have names that tell. What a path does not tell stays null: the Kubernetes namespace is in none of them.
-//! Names come from whoever may make control groups: they are bounded and escaped here, once.
+//! it into have telling names. What a path does not say stays null: the Kubernetes namespace is in none of them.
+//! Any process that may make control groups chooses names: they are bounded and escaped here, once.
 
 use std::{io, path::Path};
 
@@ -40,6 +40,12 @@ impl Labels {
     /// Those of a process; `proc` is where procfs is mounted.
     pub fn read(proc: &Path, pid: u32, exe: &str) -> io::Result<Self> {
         Ok(Self::parse(exe, &read_cgroups(proc, pid)?))
+    }
+
+    /// The labels of the counts that have no set of their own.
+    #[must_use]
+    pub(crate) fn other() -> Self {
+        Self { exe: "other".to_owned(), ..Self::default() }
     }
 
     /// These labels as metrics show them: only those that are `wanted`, cut at 200 characters.

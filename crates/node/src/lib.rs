@@ -1,6 +1,7 @@
-//! What the daemon knows of its machine at one moment, as plain data: whoever shows it (metrics, HTTP, the control
+//! What the daemon knows of its machine at one moment, as plain data: what shows it (metrics, HTTP, the control
 //! socket, the terminal UI) or keeps it (the history) reads a [`NodeState`] and asks by a [`Request`].
 
+mod clock;
 pub mod config;
 pub mod daemon;
 pub mod govern;

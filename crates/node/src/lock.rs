@@ -1,6 +1,6 @@
-//! A lock on a file, with the process id of whoever holds it in there.
+//! A lock on a file, with the process id of its holder in there.
 //!
-//! Called by `store` and `serve`, which say in their own words who is in the way.
+//! Called by `store` and `serve`, which report the holder in their own errors.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 /// Bytes of a lock file that are read: it holds a process id.
-const MOST_PID_BYTES: u64 = 32;
+const MAX_PID_BYTES: u64 = 32;
 
 /// A lock that is held. The kernel lets it go with the process, however that ends; the file stays, because another
 /// process may have opened it already.
@@ -39,14 +39,14 @@ impl Lock {
             Ok(()) => Ok(Attempt::Taken(Self { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                let read = file.take(MOST_PID_BYTES).read_to_string(&mut text);
+                let read = file.take(MAX_PID_BYTES).read_to_string(&mut text);
                 Ok(Attempt::Held(read.ok().and_then(|_| text.trim().parse().ok())))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Writes down who holds it.
+    /// Writes down its holder.
     pub(crate) fn sign(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;

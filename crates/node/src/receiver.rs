@@ -40,7 +40,7 @@ impl Receiver {
         Self { listener: TcpListener::bind("127.0.0.1:0").unwrap(), tls: None, directory: None }
     }
 
-    /// With TLS, and a certificate for its address that nobody trusts by himself.
+    /// With TLS, and a certificate for its address that no machine trusts by itself.
     pub(crate) fn tls() -> Self {
         let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let directory = tempfile::tempdir().unwrap();

@@ -319,7 +319,8 @@ pub enum Outcome {
     /// The process has ended.
     TargetEnded,
     /// Its probes cost the process too much.
-    #[serde(rename = "too_dear")]
+    // What histories of 0.2 have.
+    #[serde(alias = "too_dear")]
     OverCost,
     /// The daemon stopped, or the kill switch ended it.
     Interrupted,

@@ -1,5 +1,7 @@
 //! Saved reports, recordings of the daemon, and records of the ring.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result};
 use drainprof_common::event::{EVENT_BYTES, Event, EventKind};
 use drainprof_node::{
@@ -77,10 +79,11 @@ pub(super) fn records(bytes: &[u8]) -> bool {
     let moment = Moment::of(&state);
     let _ = (moment.events(None), moment.events(Some(&Moment::default())), in_words(&state, None));
     let mut metrics = Metrics::new(&Label::ALL);
+    let state = Arc::new(state);
     metrics.observe(&state);
     metrics.observe(&state);
     for flavour in [Flavour::OpenMetrics, Flavour::Prometheus] {
-        let _ = render(metrics.families(), flavour);
+        let _ = render(&*metrics.families(), flavour);
     }
     state.schema == SCHEMA
 }

@@ -30,9 +30,9 @@ pub const FILE: &str = "/etc/drainprof/drainprof.toml";
 /// The directory with further files, read in the order of their names.
 pub const DIRECTORY: &str = "/etc/drainprof/conf.d";
 /// Errors of one file that are shown: finding the line of each goes through the file.
-const MOST_FAULTS: usize = 100;
+const MAX_FAULTS: usize = 100;
 /// What names of environment variables begin with.
-const PREFIX: &str = "DRAINPROF_";
+const VARIABLE_PREFIX: &str = "DRAINPROF_";
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default)]
@@ -138,15 +138,15 @@ impl Merge {
             return self.fail(place, "brackets nest too deep".to_owned(), None);
         }
         let (table, errors) = DeTable::parse_recoverable(text);
-        let mut faults: Vec<Fault> = errors.iter().take(MOST_FAULTS + 1).map(fault_of).collect();
-        // What the parser makes of broken text would lead to errors that nobody has written.
+        let mut faults: Vec<Fault> = errors.iter().take(MAX_FAULTS + 1).map(fault_of).collect();
+        // What the parser makes of broken text would lead to errors in lines that do not exist.
         if faults.is_empty() {
             self.table(path, text, "", table.get_ref(), &mut faults);
         }
         faults.sort_by_key(|fault| fault.at.start);
-        if faults.len() > MOST_FAULTS {
-            faults.truncate(MOST_FAULTS);
-            let message = format!("there are more than {MOST_FAULTS} errors");
+        if faults.len() > MAX_FAULTS {
+            faults.truncate(MAX_FAULTS);
+            let message = format!("there are more than {MAX_FAULTS} errors");
             self.fail(Place::Whole(path.to_owned()), message, None);
         }
         for Fault { at, message, hint } in faults {
@@ -211,7 +211,7 @@ impl Merge {
     /// Reads the variables of keys. A variable that is close to a key and is none is noted; it may belong to others.
     fn environment(&mut self, variables: &[(String, String)]) {
         for (name, text) in variables {
-            let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+            let Some(rest) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
             let found = Node::root().names().find_map(|section| {
                 let key = rest.strip_prefix(&section.to_uppercase())?.strip_prefix('_')?;
                 Some((section, key.to_lowercase()))
@@ -252,7 +252,7 @@ impl Merge {
     }
 
     fn finish(mut self) -> Result<Loaded, ConfigErrors> {
-        // Values that were refused are missing here; what is in their place contradicts nobody.
+        // Values that were refused are missing here; what is in their place contradicts nothing.
         let mut config = Config::default();
         if self.errors.is_empty() {
             match Config::deserialize(self.values.clone()) {

@@ -14,6 +14,7 @@ mod page;
 mod rule;
 mod schema;
 mod select;
+mod window;
 
 pub use census::Census;
 pub use difference::Change;
@@ -22,14 +23,14 @@ pub use files::{MAX_FILE_BYTES, MAX_FILES};
 pub use load::{DIRECTORY, FILE, Loaded, Origin, Sources, load, parse};
 pub use model::{
     Address, Attach, Config, Daemon, Label, Listen, Maps, Metrics, Otlp, Pyroscope, Select, Store,
-    Window,
 };
 #[cfg(test)]
 pub(crate) use page::item;
 pub use page::{default_file, reference, show};
-pub use rule::{Action, Rule};
+pub use rule::{Action, Facts, Rule};
 pub use schema::Applies;
-pub use select::{Facts, Selector, Why};
+pub use select::{Selector, Why};
+pub use window::{Window, WindowGrowth};
 
 #[cfg(test)]
 mod tests;

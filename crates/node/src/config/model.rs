@@ -14,7 +14,7 @@ use drainprof_report::values::{Bytes, Share, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use super::{census::Census, rule::Rule};
+use super::{census::Census, rule::Rule, window::Window};
 use crate::{govern, section::section, trigger};
 
 /// The daemon's configuration.
@@ -62,8 +62,8 @@ section! {
         level: Level = Level::Boundary,
         /// What carries the probes. `process`: only the watched processes; each counts from the next scan on. `file`: the
         /// files that they map. Then children of watched processes and new processes of watched programs are traced from
-        /// their first instruction on, but every process that maps the file pays for its hits. Whoever is found late all the
-        /// same is the loss `attached_late`; whoever ends unseen is `processes_missed`.
+        /// their first instruction on, but every process that maps the file pays for its hits. A process that is found late
+        /// all the same is the loss `attached_late`; one that ends unseen is `processes_missed`.
         #[schemars(extend("x-restart" = true))]
         attach: Attach = Attach::Process,
         /// CPU time for reading PSS and USS (`smaps_rollup`), one process after the other, as a share of one CPU. `0%`:
@@ -135,36 +135,6 @@ pub struct Maps {
     /// The ring buffer for events.
     #[schemars(extend("x-range" = ["4KiB", "1GiB"]), example = "\"1MiB\"")]
     pub ring: Option<Bytes>,
-}
-
-section! {
-    /// Diagnostic windows.
-    Window {
-        /// How long a window lasts by default.
-        #[schemars(extend("x-range" = ["1s", "1h"]))]
-        length: Time = Time::minutes(1),
-        /// The longest window that a user can request.
-        #[schemars(extend("x-range" = ["1s", "1d"]))]
-        longest: Time = Time::minutes(10),
-        /// How deep a window traces.
-        level: Level = Level::Stacks,
-        /// Which windows also trace page faults, heap and mappings, and name the call stacks through which memory grows.
-        /// `memory`: those that open while a rule about memory fires; `always`; `never`. A request for a window can override
-        /// this.
-        growth: trigger::WindowGrowth = trigger::WindowGrowth::Memory,
-        /// After a window, rules leave the process alone for this long. User requests do not wait.
-        #[schemars(extend("x-range" = ["0s", "7d"]))]
-        cooldown: Time = Time::minutes(30),
-        /// Time in windows that rules open, in all processes together, per hour. `0s`: rules open none.
-        #[schemars(extend("x-range" = ["0s", "1h"]))]
-        budget_per_hour: Time = Time::minutes(10),
-        /// Windows that are open at once, on the whole machine.
-        #[schemars(extend("x-range" = [1, 16]))]
-        at_once: u32 = 2,
-        /// What the probes of a window may cost the process, as a share of one CPU; a window that costs more ends.
-        #[schemars(extend("x-range" = ["0.01%", "1600%"]))]
-        cost: Share = Share(0.2),
-    }
 }
 
 section! {

@@ -6,7 +6,18 @@ use globset::{GlobBuilder, GlobSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::select::Facts;
+use crate::Labels;
+
+/// What the rules match.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Its executable, as it sees it.
+    pub exe: &'a str,
+    /// Its name.
+    pub comm: &'a str,
+    /// Where it belongs.
+    pub labels: &'a Labels,
+}
 
 /// Selects the text that a line of a rule matches.
 type Text = for<'a> fn(&Facts<'a>) -> Option<&'a str>;

@@ -4,20 +4,8 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{
     model::Select,
-    rule::{Action, Rule},
+    rule::{Action, Facts, Rule},
 };
-use crate::Labels;
-
-/// What the rules match.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Its executable, as it sees it.
-    pub exe: &'a str,
-    /// Its name.
-    pub comm: &'a str,
-    /// Where it belongs.
-    pub labels: &'a Labels,
-}
 
 /// Why a process is not watched.
 #[derive(Clone, Debug, PartialEq, Eq)]

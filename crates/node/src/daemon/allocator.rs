@@ -4,19 +4,19 @@
 use nix::libc;
 
 /// Larger blocks are mapped, and go back as soon as they are freed; more free memory at the heap's end does, too.
-const LARGE: libc::c_int = 256 << 10;
+const LARGE_BLOCK_BYTES: libc::c_int = 256 << 10;
 
 /// Arenas for all threads. Each keeps free memory of its own, and there would be eight per CPU: threads that read a heap
 /// or a file come and go.
-const ARENAS: libc::c_int = 2;
+const MAX_ARENAS: libc::c_int = 2;
 
-/// Keeps little. Unless told otherwise, the allocator takes the size of the largest block that was freed, up to 32 MiB,
+/// Keeps little. By default the allocator takes the size of the largest block that was freed, up to 32 MiB,
 /// for usual, and keeps twice as much.
 pub(super) fn keep_little() {
     let values = [
-        (libc::M_ARENA_MAX, ARENAS),
-        (libc::M_MMAP_THRESHOLD, LARGE),
-        (libc::M_TRIM_THRESHOLD, LARGE),
+        (libc::M_ARENA_MAX, MAX_ARENAS),
+        (libc::M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES),
+        (libc::M_TRIM_THRESHOLD, LARGE_BLOCK_BYTES),
     ];
     for (parameter, value) in values {
         // SAFETY: this only sets a number in the allocator, under its own lock. Where it fails, nothing changes.

@@ -4,9 +4,9 @@
 //! call or more for each process, so it is done rarely, and for a few processes at a time:
 //!
 //! - Which program a process executes: at every scan while it is young, because that is when programs are executed, and
-//!   then each [`LINK_AGAIN`].
-//! - Which files it executes code from: each [`AGAIN`]. A process with the same total size of mappings is taken for
-//!   unchanged, at most [`TRUSTED`] times in a row; where the files are the same, nothing else is read.
+//!   then each [`LINK_INTERVAL`].
+//! - Which files it executes code from: each [`MAPPINGS_INTERVAL`]. A process with the same total size of mappings is taken for
+//!   unchanged, at most [`MAX_TRUSTED_SCANS`] times in a row; where the files are the same, nothing else is read.
 
 use std::{
     cell::RefCell,
@@ -26,17 +26,17 @@ use drainprof_process::{
 use rustix::fs::readlinkat_raw;
 
 /// Time between two readings of a process's mappings.
-pub(super) const AGAIN: Duration = Duration::from_secs(30);
+pub(super) const MAPPINGS_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two readings of the program that an older process executes.
-const LINK_AGAIN: Duration = Duration::from_secs(10);
+const LINK_INTERVAL: Duration = Duration::from_secs(10);
 /// Newcomers that one scan reads; the next one reads others.
-const NEWCOMERS: usize = 512;
+const MAX_NEWCOMERS_A_SCAN: usize = 512;
 /// How long a process is young after its first scan.
-const YOUNG: Duration = Duration::from_secs(60);
+const YOUNG_FOR: Duration = Duration::from_secs(60);
 /// How many times in a row the size of the mappings is trusted.
-const TRUSTED: u32 = 9;
+const MAX_TRUSTED_SCANS: u32 = 9;
 /// `PATH_MAX`, and what the kernel adds to the name of a file that is gone.
-const LONGEST_LINK: usize = 4096 + 16;
+const MAX_LINK_BYTES: usize = 4096 + 16;
 
 /// What has changed about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,14 +89,14 @@ impl Seen {
     /// Whether anything of it is due to be read; `inode` is that of its directory now.
     fn reads(&self, inode: u64, now: Duration) -> bool {
         let since = |then: Duration| now.saturating_sub(then);
-        let is_young = since(self.met) < YOUNG && !self.of_kernel;
-        let is_linked = since(self.linked) >= LINK_AGAIN && !self.of_kernel;
+        let is_young = since(self.met) < YOUNG_FOR && !self.of_kernel;
+        let is_linked = since(self.linked) >= LINK_INTERVAL && !self.of_kernel;
         self.is_due(inode, now) || is_young || is_linked
     }
 
     /// Whether its mappings are due to be read.
     fn is_due(&self, inode: u64, now: Duration) -> bool {
-        self.inode != inode || now.saturating_sub(self.mapped_at) >= AGAIN
+        self.inode != inode || now.saturating_sub(self.mapped_at) >= MAPPINGS_INTERVAL
     }
 }
 
@@ -108,7 +108,7 @@ impl Arrivals {
         self.scans += 1;
         let mut due = Vec::new();
         // The first scan is of all that are there.
-        let mut room = if self.seen.is_empty() { usize::MAX } else { NEWCOMERS };
+        let mut room = if self.seen.is_empty() { usize::MAX } else { MAX_NEWCOMERS_A_SCAN };
         for (pid, inode) in listed {
             match self.seen.get_mut(&pid) {
                 None if room > 0 => {
@@ -208,7 +208,7 @@ impl Links {
         self.path.clear();
         // Into a string, which takes all.
         let _ = write!(self.path, "{pid}/exe");
-        self.link.resize(LONGEST_LINK, MaybeUninit::uninit());
+        self.link.resize(MAX_LINK_BYTES, MaybeUninit::uninit());
         let read = readlinkat_raw(proc, self.path.as_str(), &mut self.link[..]);
         Ok(read.ok().map(|(link, _)| &*link))
     }
@@ -261,8 +261,8 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
             let start_time = process.start_time;
             // Spread over the time, so that those that were there at the start are not all due at once.
             let part = f64::from(pid % 16) / 16.0;
-            let mapped_at = now.saturating_sub(AGAIN.mul_f64(part));
-            let linked = now.saturating_sub(LINK_AGAIN.mul_f64(part));
+            let mapped_at = now.saturating_sub(MAPPINGS_INTERVAL.mul_f64(part));
+            let linked = now.saturating_sub(LINK_INTERVAL.mul_f64(part));
             let seen = Seen { start_time, objects, files, pages, linked, mapped_at, ..unknown };
             (Some(seen), Some(Change::Came(process, objects)))
         }
@@ -278,7 +278,7 @@ fn meet(pid: u32, exe: Option<Box<[u8]>>, now: Duration) -> (Option<Seen>, Optio
 /// Reads a process again that still executes the same program; `is_same`: it is certainly the same process.
 fn again(pid: u32, seen: &mut Seen, is_same: bool) -> Option<Change> {
     let pages = mapped_pages(pid);
-    if is_same && pages.is_some() && pages == seen.pages && seen.trusted < TRUSTED {
+    if is_same && pages.is_some() && pages == seen.pages && seen.trusted < MAX_TRUSTED_SCANS {
         seen.trusted += 1;
         return None;
     }
@@ -336,11 +336,11 @@ mod tests {
         let quiet = arrivals.scan(Duration::from_secs(2)).unwrap();
         assert!(!came(&quiet, pid) && !quiet.contains(&Change::Gone(pid)), "{quiet:?}");
         // Looked at again, it has not changed.
-        let later = arrivals.scan(AGAIN * 3).unwrap();
+        let later = arrivals.scan(MAPPINGS_INTERVAL * 3).unwrap();
         assert!(!came(&later, pid), "{later:?}");
         assert!(!arrivals.is_empty());
         drop(cat);
-        let gone = arrivals.scan(AGAIN * 3 + Duration::from_secs(1)).unwrap();
+        let gone = arrivals.scan(MAPPINGS_INTERVAL * 3 + Duration::from_secs(1)).unwrap();
         assert!(gone.contains(&Change::Gone(pid)), "{gone:?}");
     }
 
@@ -359,14 +359,14 @@ mod tests {
         assert!(came(&arrivals.scan(Duration::from_secs(3)).unwrap(), pid));
         let fewer = Seen { objects: 1, files: Some(1), pages: None, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, fewer);
-        let changes = arrivals.scan(AGAIN * 4).unwrap();
+        let changes = arrivals.scan(MAPPINGS_INTERVAL * 4).unwrap();
         let mapped =
             |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
         assert!(changes.iter().any(mapped), "{changes:?}");
-        // While the files are the same, nobody asks what else it is made of.
+        // While the files are the same, nothing else of it is read.
         let alike = Seen { objects: 1, pages: None, ..arrivals.seen[&pid].clone() };
         arrivals.seen.insert(pid, alike);
-        let changes = arrivals.scan(AGAIN * 6).unwrap();
+        let changes = arrivals.scan(MAPPINGS_INTERVAL * 6).unwrap();
         assert!(!changes.iter().any(mapped) && !came(&changes, pid), "{changes:?}");
     }
 
@@ -381,20 +381,20 @@ mod tests {
         arrivals.seen.insert(pid, other);
         let mapped =
             |change: &Change| matches!(change, Change::Mapped(process, _) if process.pid == pid);
-        let found = (1..=TRUSTED + 1).find(|scan| {
-            let changes = arrivals.scan(AGAIN * *scan).unwrap();
+        let found = (1..=MAX_TRUSTED_SCANS + 1).find(|scan| {
+            let changes = arrivals.scan(MAPPINGS_INTERVAL * *scan).unwrap();
             changes.iter().any(mapped)
         });
-        assert_eq!(found, Some(TRUSTED + 1));
+        assert_eq!(found, Some(MAX_TRUSTED_SCANS + 1));
     }
 
-    /// Whoever is not young any more is asked less often which program it executes, unless it may be another process.
+    /// The program of a process that is not young any more is read less often, unless it may be another process.
     #[test]
     fn old_processes() {
         let cat = Waiting::start(std::path::Path::new("/bin/cat"));
         let pid = cat.pid();
         let mut arrivals = Arrivals::default();
-        let now = YOUNG * 10;
+        let now = YOUNG_FOR * 10;
         arrivals.scan(now).unwrap();
         let known = arrivals.seen[&pid].clone();
         let other = |met, linked, inode| Seen {
@@ -410,14 +410,14 @@ mod tests {
             (other(now, now, known.inode), true),
             (other(Duration::ZERO, now, known.inode), false),
             (other(Duration::ZERO, now, known.inode + 1), true),
-            (other(Duration::ZERO, later.saturating_sub(LINK_AGAIN), known.inode), true),
+            (other(Duration::ZERO, later.saturating_sub(LINK_INTERVAL), known.inode), true),
         ] {
             arrivals.seen.insert(pid, seen.clone());
             assert_eq!(came(&arrivals.scan(later).unwrap(), pid), finds, "{seen:?}");
         }
     }
 
-    /// Whoever goes between the listing and the check is reported as gone like all others.
+    /// A process that ends between the listing and the check is reported as gone like all others.
     #[test]
     fn gone_meanwhile() {
         let mut cat = Waiting::start(std::path::Path::new("/bin/cat"));

@@ -18,16 +18,16 @@ use drainprof_report::Report;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 
-use super::{tracked::Tracked, turns::Turns, unix_ms};
-use crate::{Heaps, config::Config};
+use super::{tracked::Tracked, turns::Turns};
+use crate::{Heaps, clock::unix_ms, config::Config};
 
 /// A census that takes longer is reported.
-const LONG: Duration = Duration::from_secs(120);
+const LONG_CENSUS: Duration = Duration::from_secs(120);
 /// What was not read after this time is unknown.
-const DEADLINE: Duration = Duration::from_secs(30);
+const CENSUS_DEADLINE: Duration = Duration::from_secs(30);
 /// Debt of one census that delays all others, as seconds of the time in which the budget pays it. What one process costs
 /// beyond that, delays the next census of that process alone.
-const DEBT: f64 = 60.0;
+const MAX_DEBT_SECONDS: f64 = 60.0;
 
 /// A census that has ended.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) struct Censuses {
     turns: Turns,
     running: Option<Running>,
     /// Processes that cost much, and until when they have no other census.
-    dear: BTreeMap<(u32, u64), f64>,
+    costly: BTreeMap<(u32, u64), f64>,
     /// The present share of a CPU.
     share: f64,
     seconds: f64,
@@ -73,7 +73,7 @@ impl Censuses {
         let config = &config.census;
         self.turns.refill(seconds, config.budget.0);
         (self.seconds, self.share) = (seconds, config.budget.0);
-        self.dear.retain(|_, until| *until > seconds);
+        self.costly.retain(|_, until| *until > seconds);
         if config.budget.0 <= 0.0 {
             for one in tracked.values_mut() {
                 one.count_heaps(None);
@@ -88,7 +88,7 @@ impl Censuses {
             let Some(one) = tracked.get_mut(&pid) else { continue };
             let process = (pid, one.process.start_time);
             let is_due = one.wants_census(seconds, config.interval.as_seconds());
-            if is_due && !self.dear.contains_key(&process) && !is_silent(pid) {
+            if is_due && !self.costly.contains_key(&process) && !is_silent(pid) {
                 one.census_begins(seconds);
                 return self.start(process, options(config));
             }
@@ -100,7 +100,7 @@ impl Censuses {
         let (ends, end) = oneshot::channel();
         // Not a thread of the runtime: that would wait for it at the daemon's end.
         let asked = start(move || {
-            // Nobody may be left to be reported.
+            // The census may have been given up meanwhile.
             let _ = ends.send(census(pid, start_time, &options));
         });
         let asked = asked.map_err(io::Error::other)?;
@@ -140,9 +140,9 @@ impl Censuses {
 
     /// Takes what the census of a process has cost.
     fn spend(&mut self, process: (u32, u64), cost: Duration) {
-        let paid = self.turns.spend_most(cost, self.share * DEBT);
+        let paid = self.turns.spend_most(cost, self.share * MAX_DEBT_SECONDS);
         if paid < cost {
-            self.dear.insert(process, self.seconds + cost.as_secs_f64() / self.share);
+            self.costly.insert(process, self.seconds + cost.as_secs_f64() / self.share);
         }
     }
 
@@ -159,12 +159,12 @@ impl Censuses {
         let seconds: f64 = all.map(|summary| summary.seconds).sum();
         // What comes from another process need not be a time.
         let cost = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        self.turns.spend_most(cost, self.share * DEBT);
+        self.turns.spend_most(cost, self.share * MAX_DEBT_SECONDS);
     }
 
     /// A census that does not end, in a sentence.
-    pub(super) fn trouble(&self) -> Option<String> {
-        let running = self.running.as_ref().filter(|one| one.began.elapsed() > LONG)?;
+    pub(super) fn degraded(&self) -> Option<String> {
+        let running = self.running.as_ref().filter(|one| one.began.elapsed() > LONG_CENSUS)?;
         let (pid, seconds) = (running.pid, running.began.elapsed().as_secs());
         Some(format!("no other heap is read: the census of process {pid} takes {seconds} s so far"))
     }
@@ -178,7 +178,7 @@ fn options(config: &crate::config::Census) -> Options {
     Options {
         largest_bytes: Some(config.largest.0),
         memory: Some(config.memory.0 / 2),
-        deadline: Some(DEADLINE),
+        deadline: Some(CENSUS_DEADLINE),
         ..Options::default()
     }
 }
@@ -222,11 +222,10 @@ mod tests {
         process::{Child, Command, Stdio},
     };
 
+    use drainprof_report::values::{Bytes, Share, Time};
+
     use super::*;
-    use crate::{
-        Labels,
-        trigger::{Bytes, Share, Time},
-    };
+    use crate::Labels;
 
     /// A process that waits, and is ended.
     struct Sleeper(Child);
@@ -310,20 +309,20 @@ mod tests {
 
     /// A census that costs much delays others by a minute at most, and the next one of its process by what it cost.
     #[tokio::test]
-    async fn dear() {
+    async fn costly() {
         let sleepers = [Sleeper::new(), Sleeper::new()];
-        let [dear, other] = sleepers.each_ref().map(|one| one.0.id());
-        let mut all: BTreeMap<u32, Tracked> = [dear, other].map(|pid| (pid, tracked(pid))).into();
+        let [costly, other] = sleepers.each_ref().map(|one| one.0.id());
+        let mut all: BTreeMap<u32, Tracked> = [costly, other].map(|pid| (pid, tracked(pid))).into();
         let mut censuses = Censuses::default();
         let config = config(0.001, 1 << 40);
         for seconds in [0.0, 20.0] {
             censuses.turns.refill(seconds, 0.001);
         }
         (censuses.seconds, censuses.share) = (20.0, 0.001);
-        let start_time = all[&dear].process.start_time;
-        censuses.spend((dear, start_time), Duration::from_secs(12));
+        let start_time = all[&costly].process.start_time;
+        censuses.spend((costly, start_time), Duration::from_secs(12));
         assert!(!censuses.turns.is_affordable());
-        all.get_mut(&dear).unwrap().census_begins(20.0);
+        all.get_mut(&costly).unwrap().census_begins(20.0);
         for seconds in [82.0, 400.0, 12_000.0] {
             censuses.begin(&config, &mut all, seconds).unwrap();
             let running = censuses.running.as_ref().map(|one| one.pid);
@@ -337,7 +336,7 @@ mod tests {
         for seconds in [12_030.0, 12_100.0] {
             censuses.begin(&config, &mut all, seconds).unwrap();
         }
-        assert_eq!(censuses.running.as_ref().map(|one| one.pid), Some(dear));
+        assert_eq!(censuses.running.as_ref().map(|one| one.pid), Some(costly));
     }
 
     /// A process that is too large has no heaps, but the reason; one that is gone has nothing.

@@ -2,7 +2,7 @@
 //!
 //! The number of label sets is bounded here and nowhere else. Each set holds only the labels that metrics show, so one
 //! set is one group of series. A new set that finds no room evicts the set that was active least recently, of those in
-//! which nothing runs. Counts of an evicted set move to [`other`], so that `other` and the sum over all sets never fall.
+//! which nothing runs. Counts of an evicted set move to [`Labels::other`], so that `other` and the sum over all sets never fall.
 //! A set that returns starts at zero with a new [`LabelSet::since_unix_ms`]: a counter reset, and never a small step
 //! back. A target keeps the set that it was given first, so that no count moves while the target runs.
 
@@ -12,17 +12,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use drainprof_common::loss::LOSS_COUNT;
 use drainprof_process::memory::MemoryReading;
-use drainprof_report::{Report, Target, facts::TargetFacts, health};
+use drainprof_report::{Report, Target, health};
 
 use self::sums::{ByProfile, add, entry, fold};
-use super::view::View;
+use super::view::{Seen, TargetId, View};
 use crate::{Counts, LabelSet, Labels, WorstSite, config::Label};
-
-/// A target: its facts, and its part of the report.
-pub(super) type Seen<'a> = (&'a TargetFacts, &'a Target);
-
-/// Identifies an observed target: its kernel side, and its number there.
-pub(super) type TargetId = (u64, u32);
 
 /// Identifies a process: process id and start time.
 pub(super) type ProcessId = (u32, u64);
@@ -71,14 +65,8 @@ pub(super) fn no_losses() -> BTreeMap<String, u64> {
     all.map(|(name, count)| (name, count.unwrap_or_default())).collect()
 }
 
-/// The labels of the counts that have no set of their own.
-#[must_use]
-pub(crate) fn other() -> Labels {
-    Labels { exe: "other".to_owned(), ..Labels::default() }
-}
-
 impl Counters {
-    /// No counts yet. At most `limit` sets of the labels in `wanted` are counted apart; the rest counts as [`other`].
+    /// No counts yet. At most `limit` sets of the labels in `wanted` are counted apart; the rest counts as [`Labels::other`].
     #[must_use]
     pub(super) fn new(wanted: Vec<Label>, limit: usize, unix_ms: u64) -> Self {
         Self {
@@ -187,7 +175,7 @@ impl Counters {
         for (id, labels, seen) in now {
             running.entry(self.assign(id, labels)).or_default().push(seen);
         }
-        let other = (other(), &self.other);
+        let other = (Labels::other(), &self.other);
         let sets = self.sets.iter().map(|(labels, set)| (labels.clone(), set)).chain([other]);
         let mut all = Vec::new();
         for (labels, set) in sets {
@@ -203,10 +191,10 @@ impl Counters {
         all
     }
 
-    /// The label sets that are counted apart, and [`other`].
+    /// The label sets that are counted apart, and [`Labels::other`].
     #[must_use]
     pub(super) fn label_sets(&self) -> Vec<LabelSet> {
-        let other = (other(), &self.other);
+        let other = (Labels::other(), &self.other);
         let sets = self.sets.iter().map(|(labels, set)| (labels.clone(), set)).chain([other]);
         sets.map(|(labels, set)| LabelSet {
             labels,
@@ -255,10 +243,11 @@ impl Counters {
         key
     }
 
-    /// The set of these labels, or [`other`] where it finds no room.
+    /// The set of these labels, or [`Labels::other`] where it finds no room.
     fn place(&mut self, labels: Labels) -> Labels {
-        let room = self.sets.contains_key(&labels) || (labels != other() && self.make_room());
-        let key = if room { labels } else { other() };
+        let room =
+            self.sets.contains_key(&labels) || (labels != Labels::other() && self.make_room());
+        let key = if room { labels } else { Labels::other() };
         if room {
             let since_unix_ms = self.unix_ms;
             self.sets.entry(key.clone()).or_insert_with(|| Set { since_unix_ms, ..Set::default() });
@@ -281,7 +270,10 @@ impl Counters {
         self.other.minor_faults += evicted.minor_faults;
         self.other.major_faults += evicted.major_faults;
         for counts in evicted.ended.values() {
-            fold(entry(&mut self.other.ended, &other(), &counts.profile, &counts.kind), counts);
+            fold(
+                entry(&mut self.other.ended, &Labels::other(), &counts.profile, &counts.kind),
+                counts,
+            );
         }
         true
     }

@@ -34,7 +34,7 @@ impl KillSwitch {
 
 #[cfg(test)]
 mod tests {
-    use super::KillSwitch;
+    use super::*;
 
     /// Either the file or a request turns it on, and both must be gone to turn it off.
     #[test]

@@ -8,9 +8,9 @@ use drainprof_profile::Level;
 
 use super::pool::Kernel;
 
-/// Longest time of a turn, and the events between two looks at the clock.
-const LONGEST: Duration = Duration::from_millis(250);
-const AT_ONCE: usize = 64;
+/// Longest time of a turn, and the events between two readings of the clock.
+const MAX_TURN_TIME: Duration = Duration::from_millis(250);
+const EVENTS_BATCH: usize = 64;
 
 /// A process that a kernel side counts since it saw it come.
 pub(super) struct Followed {
@@ -33,8 +33,7 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Takes what the rings have now, and no more, for a while: processes may come faster than they are taken notice of, and
-    /// each is asked about. What comes meanwhile, and what is left, is taken at the next turn.
+    /// Takes what the rings have now, and no more, for a while: processes may come faster than they are examined. What comes meanwhile, and what is left, is taken at the next turn.
     pub(super) fn take(kernels: &mut [Kernel]) -> Self {
         let mut all = Self::default();
         let began = Instant::now();
@@ -42,10 +41,10 @@ impl Lifecycle {
             let (id, level) = (kernel.id, kernel.level);
             let most = kernel.observer.most_events();
             drain(most, || {
-                if began.elapsed() > LONGEST {
+                if began.elapsed() > MAX_TURN_TIME {
                     return 0;
                 }
-                kernel.observer.some_events(AT_ONCE, |_, kind, event, ending| {
+                kernel.observer.some_events(EVENTS_BATCH, |_, kind, event, ending| {
                     if let Ending::Follow(pid) = ending {
                         let target = (event.target == 0).then_some(event.target_b);
                         all.followed.push(Followed { pid, level, kernel: id, target });

@@ -2,7 +2,7 @@
 //!
 //! Each cycle reads three small files per process, and the files of each control group once. PSS and USS cost the kernel
 //! a walk over all page tables of a process, under a lock of its address space. So one process after the other has its
-//! turn, as long as the budget allows, and nobody waits for that: the next cycle takes notice of it.
+//! turn, as long as the budget allows, and nothing waits for that: the next cycle takes the result.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use drainprof_process::{
     readers::Asked,
 };
 
-use super::{tracked::Tracked, turns::Turns, unix_ms};
-use crate::{Shares, config::Config};
+use super::{tracked::Tracked, turns::Turns};
+use crate::{Shares, clock::unix_ms, config::Config};
 
 /// Reads memory.
 pub(super) struct Memory {

@@ -1,12 +1,12 @@
 //! The node daemon: finds processes, observes them cheaply, and traces deeper when it matters.
 //!
-//! Each part owns its state; they talk by values. `roster` has the processes: `arrivals` finds them, `unmatched` knows
+//! Each part owns its state; they exchange values. `roster` has the processes: `arrivals` finds them, `unmatched` knows
 //! kinds that no profile matches, `pool` has the kernel sides that observe them, `lifecycle` is what these saw come and
 //! end, `memory` reads theirs, `census` their heaps, both in `turns`; `tracked` is one of them, and `rules` are those
 //! of all. `counters` adds up what all have counted, by label set. `windows` has the diagnostic windows; `window` is
 //! one of them, a process of its own. `history` writes on a thread of its own. `allocator` keeps the daemon small.
 //! `kill` is the kill switch. `view` is what one cycle reads. `service` is the loop that wires them, which `tick`
-//! wakes; its `requests` answers those who ask.
+//! wakes; its `requests` answers requests.
 
 mod allocator;
 mod arrivals;
@@ -31,11 +31,4 @@ mod view;
 mod window;
 mod windows;
 
-pub(crate) use counters::other;
 pub use service::{Reread, Service, ServiceError, Setup};
-
-/// The time of day, in milliseconds since 1970.
-fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}

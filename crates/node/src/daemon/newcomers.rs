@@ -1,4 +1,4 @@
-//! What was missed of processes that came after the daemon: who was late, and who was gone before it had probes.
+//! What was missed of processes that came after the daemon: those that were late, and those that were gone before they had probes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,11 +11,11 @@ use nix::time::{ClockId, clock_gettime};
 use crate::config::Attach;
 
 /// For so long after a process was refused for want of room, others that end unseen may have been refused, too.
-const REFUSING: Duration = Duration::from_secs(10);
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// Between two reports of one end, in nanoseconds of the kernel's clock, at most. Process ids come back later.
-const SAME_END: u64 = 1_000_000_000;
+const SAME_END_NS: u64 = 1_000_000_000;
 /// Reports of ends wait in their rings for no longer, in the same unit.
-const REPORTED: u64 = 60_000_000_000;
+const REPORTED_WITHIN_NS: u64 = 60_000_000_000;
 
 /// What is known of newcomers.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Newcomers {
     /// The rings of all kernel sides are read once more.
     pub(super) fn turn(&mut self) {
         let now = now_ns();
-        self.ended.retain(|_, ended| now.saturating_sub(*ended) < REPORTED);
+        self.ended.retain(|_, ended| now.saturating_sub(*ended) < REPORTED_WITHIN_NS);
     }
 
     /// A process was examined.
@@ -84,9 +84,9 @@ impl Newcomers {
     /// Whether a process of a program that is watched should have had probes; it ended at this time, in nanoseconds of
     /// `CLOCK_MONOTONIC`. Only the first report of its end counts.
     pub(super) fn is_missed(&mut self, pid: u32, ended: u64) -> bool {
-        let may_be_refused = self.refused.is_some_and(|when| when.elapsed() < REFUSING);
+        let may_be_refused = self.refused.is_some_and(|when| when.elapsed() < REFUSED_FOR);
         // One that ended before its end was known is the same, or one before it.
-        let is_known = self.ended.get(&pid).is_some_and(|known| ended < known + SAME_END);
+        let is_known = self.ended.get(&pid).is_some_and(|known| ended < known + SAME_END_NS);
         let known = self.ended.entry(pid).or_default();
         *known = ended.max(*known);
         !self.decided.remove(&pid) && !is_known && !may_be_refused
@@ -126,7 +126,7 @@ mod tests {
         assert!(!processes.attached_late(began + 1));
         assert_eq!((files.late(), processes.late()), (1, 1));
         processes.decided(7);
-        assert!(!processes.is_missed(7, now_ns()), "it was looked at");
+        assert!(!processes.is_missed(7, now_ns()), "it was examined");
         processes.decided(8);
         processes.undecided(8);
         assert!(processes.is_missed(8, now_ns()), "it ended before anything was known of it");
@@ -151,9 +151,12 @@ mod tests {
         newcomers.turn();
         newcomers.turn();
         assert!(!newcomers.is_missed(8, ended) && !newcomers.is_missed(10, ended), "and later");
-        assert!(newcomers.is_missed(8, ended + 10 * SAME_END), "its number is another process's");
-        // What nobody can report any more is forgotten.
-        newcomers.ended.insert(11, ended - REPORTED);
+        assert!(
+            newcomers.is_missed(8, ended + 10 * SAME_END_NS),
+            "its number is another process's"
+        );
+        // What cannot be reported any more is forgotten.
+        newcomers.ended.insert(11, ended - REPORTED_WITHIN_NS);
         newcomers.turn();
         assert_eq!(newcomers.ended.len(), 3);
     }

@@ -1,9 +1,9 @@
 //! For how much of the time a process is observed.
 
 /// The past counts less and less: after so many seconds, a third.
-const FADING: f64 = 600.0;
+const FADING_SECONDS: f64 = 600.0;
 /// A gap this long is no measurement: the governor rested.
-const LONGEST: f64 = 300.0;
+const MAX_GAP_SECONDS: f64 = 300.0;
 
 /// Time that was to be observed, and what of it was; both fade.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,8 +17,8 @@ impl Observed {
     /// The time since the last call passed with probes, or without. `at` is in seconds on a monotonic clock.
     pub(super) fn add(&mut self, at: f64, has_probes: bool) {
         let passed = self.last.replace(at).map_or(0.0, |last| (at - last).max(0.0));
-        let passed = if passed > LONGEST { 0.0 } else { passed };
-        let kept = (-passed / FADING).exp();
+        let passed = if passed > MAX_GAP_SECONDS { 0.0 } else { passed };
+        let kept = (-passed / FADING_SECONDS).exp();
         self.of_seconds = self.of_seconds.mul_add(kept, passed);
         self.seconds = self.seconds.mul_add(kept, if has_probes { passed } else { 0.0 });
     }

@@ -18,31 +18,31 @@ use drainprof_profile::{Level, Library};
 use drainprof_report::facts::Snapshot;
 
 /// How far a kernel side may be worn and still take newcomers.
-const WORN: f64 = 0.75;
+const WORN_SHARE: f64 = 0.75;
 
 /// Kernel sides that may wait for their processes to end: each takes tens of megabytes.
-const MANY: usize = 8;
+const MAX_KERNELS_IN_USE: usize = 8;
 
-/// How much of a kernel side its processes hold at most when they move to another one. Together with [`WORN`] it is all that
+/// How much of a kernel side its processes hold at most when they move to another one. Together with [`WORN_SHARE`] it is all that
 /// one has.
-const SPARSE: f64 = 0.25;
+const SPARSE_SHARE: f64 = 0.25;
 
-/// Probes that may wait to be taken out before newcomers wait, too. The kernel takes out about ten a second, whoever asks.
-const BEHIND: usize = 64;
+/// Probes that may wait to be taken out before newcomers wait, too. The kernel takes out about ten a second.
+const MAX_LEFTOVER_PROBES: usize = 64;
 
 /// The same while a process is in the way of taking them out: newcomers are not to blame, but each takes descriptors.
-const PUT_OFF: usize = 1_024;
+const MAX_LEFTOVER_PROBES_PUT_OFF: usize = 1_024;
 
 /// For how long the end of the daemon waits for such a process.
-const PATIENCE: Duration = Duration::from_secs(20);
+const DETACH_PATIENCE: Duration = Duration::from_secs(20);
 
 /// One kernel side.
 pub(super) struct Kernel {
     /// Its number; never used again.
     pub(super) id: u64,
-    /// How deep it looks.
+    /// The level of its probes.
     pub(super) level: Level,
-    /// What sees.
+    /// What counts and collects.
     pub(super) observer: Side,
     /// Whether it takes no newcomers any more: it had no room, it knows other profiles than are in force, or a process is to
     /// be observed again whose probes are on their way out.
@@ -112,7 +112,7 @@ impl Pool {
     /// Loads a kernel side for a level where there is none with room. Returns its number.
     pub(super) fn prepare(&mut self, level: Level) -> Result<u64, ObserveError> {
         let has_room = |kernel: &&Kernel| {
-            kernel.level == level && !kernel.stale && kernel.observer.wear() < WORN
+            kernel.level == level && !kernel.stale && kernel.observer.wear() < WORN_SHARE
         };
         if let Some(kernel) = self.kernels.iter().rev().find(has_room) {
             return Ok(kernel.id);
@@ -250,18 +250,19 @@ impl Pool {
     pub(super) fn stranded(&self) -> Vec<u32> {
         let in_use = |kernel: &&Kernel| !kernel.observer.running().is_empty();
         let kernels: Vec<&Kernel> = self.kernels.iter().filter(in_use).collect();
-        if kernels.len() <= MANY {
+        if kernels.len() <= MAX_KERNELS_IN_USE {
             return Vec::new();
         }
         let mut worn = kernels.into_iter().filter(|kernel| kernel.stale);
-        let sparse = worn.find(|kernel| kernel.observer.use_share() <= SPARSE);
+        let sparse = worn.find(|kernel| kernel.observer.use_share() <= SPARSE_SHARE);
         sparse.map_or_else(Vec::new, |kernel| kernel.observer.running())
     }
 
     /// Whether probes of processes that have ended wait to be taken out: as many as may. Only [`Pool::tidy`] changes that.
     #[must_use]
     pub(super) fn is_behind(&self) -> bool {
-        self.leftover.len() >= if is_detach_put_off() { PUT_OFF } else { BEHIND }
+        self.leftover.len()
+            >= if is_detach_put_off() { MAX_LEFTOVER_PROBES_PUT_OFF } else { MAX_LEFTOVER_PROBES }
     }
 
     /// Stops counting in a process that runs on.
@@ -315,7 +316,7 @@ impl Pool {
         let mut gone = Vec::new();
         let mut kept = Vec::with_capacity(self.kernels.len());
         for kernel in self.kernels.drain(..) {
-            let is_done = kernel.stale || kernel.observer.wear() >= WORN;
+            let is_done = kernel.stale || kernel.observer.wear() >= WORN_SHARE;
             if is_done && kernel.observer.is_idle() {
                 gone.push(kernel.id);
                 self.detaching.push(kernel.observer.end());
@@ -349,7 +350,7 @@ impl Pool {
     /// Waits until all probes are gone, unless a process is in their way for long.
     pub(super) fn wait(self) {
         for detaching in self.detaching {
-            detaching.wait_for(PATIENCE);
+            detaching.wait_for(DETACH_PATIENCE);
         }
     }
 }

@@ -10,9 +10,8 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{HeaderValue, Request, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use drainprof_report::{Report, export};
-use opentelemetry_http::{Bytes, HttpClient as _};
 use tokio::{
     sync::mpsc::{self, Receiver, Sender},
     task::JoinHandle,
@@ -25,16 +24,18 @@ use crate::{
 };
 
 /// Profiles that can wait.
-const WAITING: usize = 16;
+const MAX_WAITING_PROFILES: usize = 16;
 /// Attempts for one profile, and the pause after the first; each further pause is twice as long, half of it by chance.
-const ATTEMPTS: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How long one attempt may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the daemon's end waits for what is not sent yet.
-const SHUTDOWN: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+/// Names the tenant.
+const SCOPE_HEADER: HeaderName = HeaderName::from_static("x-scope-orgid");
 /// Characters of a label's value.
-const VALUE: usize = 200;
+const MAX_VALUE_CHARS: usize = 200;
 
 /// One profile on its way.
 struct Profile {
@@ -43,7 +44,7 @@ struct Profile {
     bytes: Vec<u8>,
 }
 
-/// How a store wants it.
+/// The form that a store takes.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     content_type: &'static str,
@@ -60,8 +61,8 @@ pub(super) struct Pushers(Vec<Pusher>);
 impl Pushers {
     /// Starts a task for each store that is configured. Has to be called on the runtime. The error is a sentence.
     pub(super) fn start(config: &Config) -> Result<Self, String> {
-        let pyroscope = Pusher::pyroscope(&config.pyroscope, PAUSE)?;
-        let otlp = Pusher::otlp(&config.otlp, PAUSE)?;
+        let pyroscope = Pusher::pyroscope(&config.pyroscope, FIRST_PAUSE)?;
+        let otlp = Pusher::otlp(&config.otlp, FIRST_PAUSE)?;
         Ok(Self(pyroscope.into_iter().chain(otlp).collect()))
     }
 
@@ -81,8 +82,8 @@ impl Pushers {
     }
 
     /// Why profiles are not sent now, for each store.
-    pub(super) fn troubles(&self) -> impl Iterator<Item = String> {
-        self.0.iter().filter_map(Pusher::trouble)
+    pub(super) fn failures(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(Pusher::failure)
     }
 
     /// Sends what waits, as far as that is quick, and ends.
@@ -107,7 +108,7 @@ struct Pusher {
 struct State {
     pushed: Pushed,
     /// Why the last profile could not be sent.
-    trouble: Option<String>,
+    failure: Option<String>,
 }
 
 impl Pusher {
@@ -146,11 +147,11 @@ impl Pusher {
     ) -> Result<Self, String> {
         let endpoint = peer.url.to_owned();
         let client = peer
-            .client(TIMEOUT)
+            .client(ATTEMPT_TIMEOUT)
             .map_err(|why| format!("cannot send profiles to {endpoint}: {why}"))?;
         let sender = Endpoint { client, url: endpoint.clone(), form, tenant, pause };
         let state = Arc::new(Mutex::new(State::default()));
-        let (way, waiting) = mpsc::channel(WAITING);
+        let (way, waiting) = mpsc::channel(MAX_WAITING_PROFILES);
         let task = tokio::spawn(send_all(sender, waiting, Arc::clone(&state)));
         Ok(Self { form, way, task, state, endpoint })
     }
@@ -173,8 +174,8 @@ impl Pusher {
     }
 
     /// Why profiles are not sent now; `None`: they are.
-    fn trouble(&self) -> Option<String> {
-        let why = self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()?;
+    fn failure(&self) -> Option<String> {
+        let why = self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.clone()?;
         Some(format!("profiles are not sent to {}: {why}", self.endpoint))
     }
 
@@ -182,7 +183,7 @@ impl Pusher {
     async fn end(self) {
         drop(self.way);
         let mut task = self.task;
-        if tokio::time::timeout(SHUTDOWN, &mut task).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut task).await.is_err() {
             tracing::debug!("the last profiles were not sent in time");
             task.abort();
         }
@@ -244,7 +245,7 @@ fn query(record: &WindowRecord, labels: &Labels) -> String {
 /// A value without the signs that end one: a store knows no escapes for them.
 fn plain(value: &str) -> String {
     let safe = |sign: char| if "{},=\"".contains(sign) || sign.is_control() { '_' } else { sign };
-    value.chars().take(VALUE).map(safe).collect()
+    value.chars().take(MAX_VALUE_CHARS).map(safe).collect()
 }
 
 /// Percent-encoded, as a query needs it.
@@ -283,17 +284,12 @@ impl Endpoint {
     async fn attempt(&self, profile: &Profile) -> Result<(), Failure> {
         let url =
             if profile.target.is_empty() { &*self.url } else { self.url.trim_end_matches('/') };
-        let mut request = Request::post(format!("{url}{}", profile.target))
-            .header(header::CONTENT_TYPE, self.form.content_type)
-            .header(header::USER_AGENT, concat!("drainprof/", env!("CARGO_PKG_VERSION")));
-        if let Some(tenant) = &self.tenant {
-            request = request.header("X-Scope-OrgID", tenant);
-        }
-        let request = request
-            .body(Bytes::from(profile.bytes.clone()))
-            .map_err(|error| Failure::Refused(error.to_string()))?;
-        let answer = self.client.send_bytes(request).await;
-        let status = answer.map_err(|error| Failure::Again(causes(&*error)))?.status();
+        let content = HeaderValue::from_static(self.form.content_type);
+        let tenant = self.tenant.clone().map(|own| (SCOPE_HEADER, own));
+        let headers = [(header::CONTENT_TYPE, content)].into_iter().chain(tenant);
+        let url = format!("{url}{}", profile.target);
+        let status = self.client.post(&url, headers, profile.bytes.clone()).await;
+        let status = status.map_err(Failure::Again)?;
         if status.is_success() {
             return Ok(());
         }
@@ -310,7 +306,7 @@ impl Endpoint {
         let mut attempt = 1;
         loop {
             match self.attempt(profile).await {
-                Err(Failure::Again(_)) if attempt < ATTEMPTS => {
+                Err(Failure::Again(_)) if attempt < MAX_ATTEMPTS => {
                     let pause = self.pause * 2u32.pow(attempt - 1);
                     tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
                     attempt += 1;
@@ -321,18 +317,7 @@ impl Endpoint {
     }
 }
 
-/// An error with its causes.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
-}
-
-/// Sends one after the other until nobody hands over any more. A failure is logged once, and its end.
+/// Sends one after the other until nothing more can come. A failure is logged once, and its end.
 async fn send_all(endpoint: Endpoint, mut waiting: Receiver<Profile>, state: Arc<Mutex<State>>) {
     while let Some(profile) = waiting.recv().await {
         let sent = endpoint.send(&profile).await;
@@ -340,7 +325,7 @@ async fn send_all(endpoint: Endpoint, mut waiting: Receiver<Profile>, state: Arc
         let why = match sent {
             Ok(()) => {
                 state.pushed.sent += 1;
-                if state.trouble.take().is_some() {
+                if state.failure.take().is_some() {
                     tracing::info!(url = endpoint.url, "profiles are sent again");
                 }
                 continue;
@@ -354,10 +339,10 @@ async fn send_all(endpoint: Endpoint, mut waiting: Receiver<Profile>, state: Arc
                 why
             }
         };
-        if state.trouble.is_none() {
+        if state.failure.is_none() {
             tracing::warn!(url = endpoint.url, why, "cannot send a profile; the next one is tried");
         }
-        state.trouble = Some(why);
+        state.failure = Some(why);
     }
 }
 

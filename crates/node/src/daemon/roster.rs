@@ -27,21 +27,21 @@ use super::{
     pool::Pool,
     rules,
     tracked::Tracked,
-    unix_ms,
     unmatched::Unmatched,
     view::View,
 };
 use crate::{
     Labels, NodeTarget,
+    clock::unix_ms,
     config::{Config, Selector},
     govern::{self, Reading},
     trigger::{self, Want},
 };
 
 /// The longest time to attach probes in one go; further newcomers have their turn at the next tick.
-const ATTACHING: Duration = Duration::from_millis(500);
+const MAX_ADMITTING_TIME: Duration = Duration::from_millis(500);
 /// Newcomers that can wait for their turn. A later scan finds those beyond again.
-const WAITING: usize = 4_096;
+const MAX_WAITING: usize = 4_096;
 
 /// The level of a process from now on, and why.
 pub(super) type Turn = (Option<Level>, String);
@@ -129,7 +129,7 @@ impl Roster {
                 turns.insert(*pid, (Some(level), "its probes were tried again".to_owned()));
             }
             // The governor leaves a process alone that never had a probe.
-            if tracked.trouble.is_some() || tracked.possible.is_empty() {
+            if tracked.not_attached.is_some() || tracked.possible.is_empty() {
                 continue;
             }
             tracked.observed.add(seconds, tracked.level.is_some());
@@ -304,7 +304,7 @@ impl Roster {
         for (pid, tracked) in &mut self.tracked {
             self.pool.release(*pid);
             tracked.turn(None, reason.to_owned(), unix_ms);
-            // Nobody decides any more when it is observed again.
+            // It is not decided any more when it is observed again.
             tracked.observed = Observed::default();
         }
     }

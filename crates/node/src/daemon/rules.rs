@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use drainprof_profile::{self as profile, Level};
 use drainprof_report::facts::TargetFacts;
 
-use super::{tracked::Tracked, unix_ms, view::View};
-use crate::trigger::{self, Want};
+use super::{tracked::Tracked, view::View};
+use crate::{
+    clock::unix_ms,
+    trigger::{self, Want},
+};
 
 /// Evaluates the rules of every process.
 pub(super) fn evaluate(

@@ -26,25 +26,34 @@ use tokio::{
 };
 
 use super::{
-    allocator, census::Censuses, counters::Counters, history::HistoryWriter, kill::KillSwitch,
-    push::Pushers, roster::Roster, tick::Tick, unix_ms, view::View, window::STOPPING,
+    allocator,
+    census::{Censuses, Taken},
+    counters::Counters,
+    history::HistoryWriter,
+    kill::KillSwitch,
+    push::Pushers,
+    roster::Roster,
+    tick::Tick,
+    view::View,
+    window::STOPPING_PATIENCE,
     windows::Windows,
 };
 use crate::{
     Asked, NodeState, SCHEMA,
+    clock::unix_ms,
     config::{Attach, Config},
-    serve::{systemd, systemd::Word},
+    serve::{systemd, systemd::Message},
     store::{Moment, Writer},
 };
 
 /// How often the loop takes events and reclaims room in maps, whatever the interval.
-const TICK: Duration = Duration::from_millis(200);
+const TICK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Processes that cannot be read which are named.
 const MAX_NAMED: usize = 10;
 
 /// How often free memory goes back to the kernel: windows, censuses and newcomers need much for a moment.
-const GIVE_BACK: Duration = Duration::from_secs(10);
+const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the daemon starts with.
 pub struct Setup {
@@ -177,11 +186,11 @@ impl Service {
         let mut interrupt = signal_of(SignalKind::interrupt())?;
         let mut hang_up = signal_of(SignalKind::hangup())?;
         let mut user = signal_of(SignalKind::user_defined1())?;
-        let tick = Tick::every(TICK)
+        let tick = Tick::every(TICK_INTERVAL)
             .map_err(|source| ServiceError::System { step: "make a timer", source })?;
         let mut scan = every(self.config.daemon.discover_interval.get());
         let mut cycle = every(self.config.daemon.interval.get());
-        let mut free = every(GIVE_BACK);
+        let mut free = every(GIVE_BACK_INTERVAL);
         let watchdog = systemd::watchdog_interval();
         let mut alive = every(watchdog.unwrap_or(Duration::from_secs(3600)));
         self.check_kill_switch();
@@ -190,7 +199,7 @@ impl Service {
             self.admit();
         }
         self.cycle();
-        notify(Word::Ready);
+        notify(Message::Ready);
         eprintln!("drainprof: watching");
         loop {
             tokio::select! {
@@ -201,8 +210,7 @@ impl Service {
                         self.admit();
                     }
                     if let Some(taken) = self.censuses.check() {
-                        self.roster.count_heaps(taken);
-                        self.begin_census();
+                        self.census_ended(taken);
                     }
                 }
                 _ = scan.tick() => self.scan(),
@@ -212,12 +220,9 @@ impl Service {
                 Some(ended) = self.windows.next_ended(), if self.windows.is_busy() => {
                     self.window_ended(ended);
                 }
-                taken = self.censuses.next() => {
-                    self.roster.count_heaps(taken);
-                    self.begin_census();
-                }
+                taken = self.censuses.next() => self.census_ended(taken),
                 _ = hang_up.recv() => {
-                    notify(Word::Reloading);
+                    notify(Message::Reloading);
                     match self.reload() {
                         Ok(message) => tracing::info!("{message}"),
                         Err(message) => tracing::error!("{message}"),
@@ -225,10 +230,10 @@ impl Service {
                     self.hurry = true;
                     scan = every(self.config.daemon.discover_interval.get());
                     cycle = every(self.config.daemon.interval.get());
-                    notify(Word::Ready);
+                    notify(Message::Ready);
                 }
                 _ = user.recv() => self.diagnose_worst(),
-                _ = alive.tick(), if watchdog.is_some() => notify(Word::Alive),
+                _ = alive.tick(), if watchdog.is_some() => notify(Message::Alive),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
@@ -241,7 +246,7 @@ impl Service {
                 cycle.reset();
             }
         }
-        notify(Word::Stopping);
+        notify(Message::Stopping);
         self.stop().await;
         Ok(())
     }
@@ -252,7 +257,7 @@ impl Service {
         self.stopping = true;
         self.roster.release_all("the daemon stops");
         self.cycle();
-        let limit = tokio::time::Instant::now() + STOPPING;
+        let limit = tokio::time::Instant::now() + STOPPING_PATIENCE;
         while let Ok(Some(ended)) = tokio::time::timeout_at(limit, self.windows.next_ended()).await
         {
             self.window_ended(ended);
@@ -266,7 +271,7 @@ impl Service {
 
     /// Whether a state should have been made before.
     fn is_late(&self) -> bool {
-        self.cycled.elapsed() > self.config.daemon.interval.get() + TICK
+        self.cycled.elapsed() > self.config.daemon.interval.get() + TICK_INTERVAL
     }
 
     /// Finds processes that started, changed or ended.
@@ -323,6 +328,12 @@ impl Service {
         self.cycled = Instant::now();
     }
 
+    /// A census has ended: the next one may begin.
+    fn census_ended(&mut self, taken: Taken) {
+        self.roster.count_heaps(taken);
+        self.begin_census();
+    }
+
     /// Begins the next census, if one is due.
     fn begin_census(&mut self) {
         if !self.kill.is_on() && !self.stopping {
@@ -374,7 +385,7 @@ impl Service {
     /// What does not work now although it is configured.
     fn degraded(&self) -> Vec<String> {
         let history = match &self.history {
-            Some(history) => history.trouble(),
+            Some(history) => history.failure(),
             None => self.no_history.clone(),
         };
         let history = history.map(|why| format!("the history is not written: {why}"));
@@ -383,8 +394,8 @@ impl Service {
         });
         let hangs = hangs.chain(silent(&silent_processes())).chain(self.roster.slow());
         let hangs = hangs.chain(in_the_way(&obstacles()));
-        let troubles = history.into_iter().chain(self.refused.clone()).chain(hangs);
-        troubles.chain(self.censuses.trouble()).chain(self.pushers.troubles()).collect()
+        let failures = history.into_iter().chain(self.refused.clone()).chain(hangs);
+        failures.chain(self.censuses.degraded()).chain(self.pushers.failures()).collect()
     }
 
     fn publish_windows(&self) {
@@ -487,9 +498,9 @@ fn own_use(map_bytes: u64) -> SelfUse {
 }
 
 /// Notifies systemd, if it has started the daemon.
-fn notify(word: Word<'_>) {
-    if let Err(error) = systemd::tell(word) {
-        tracing::debug!(%error, ?word, "cannot notify systemd");
+fn notify(message: Message<'_>) {
+    if let Err(error) = systemd::send(message) {
+        tracing::debug!(%error, ?message, "cannot notify systemd");
     }
 }
 

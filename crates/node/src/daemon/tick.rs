@@ -22,7 +22,7 @@ impl Tick {
         let expiration = Expiration::Interval(TimeSpec::from(period));
         timer.set(expiration, TimerSetTimeFlags::empty())?;
         let timer = OwnedFd::from(timer);
-        // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
+        // SAFETY: the descriptor is owned by the `AsyncFd`, and nothing else closes it.
         let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?;
         Ok(Self(timer))
     }
@@ -39,9 +39,9 @@ impl Tick {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
-    use super::Tick;
+    use super::*;
 
     /// Ticks are a period apart, and those that were missed are one.
     #[tokio::test]
@@ -53,7 +53,7 @@ mod tests {
             tick.next().await;
         }
         assert!(began.elapsed() >= 3 * PERIOD, "{:?}", began.elapsed());
-        // The kernel's timer goes on while nobody waits.
+        // The kernel's timer goes on while nothing waits.
         std::thread::sleep(10 * PERIOD);
         let late = Instant::now();
         for _ in 0..3 {

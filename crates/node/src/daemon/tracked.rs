@@ -25,31 +25,31 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 /// What is kept of a watched process.
 #[derive(Debug)]
 pub(super) struct Tracked {
-    /// Who it is.
+    /// Its identity.
     pub(super) process: Process,
     /// Where it belongs.
     pub(super) labels: Labels,
     /// Whether a profile matches it; else its memory alone is watched.
     pub(super) matched: bool,
-    /// How deep it is examined; `None`: no probe is in it.
+    /// The level of its probes; `None`: no probe is in it.
     pub(super) level: Option<Level>,
     /// Why at that level, in one sentence.
     pub(super) reason: String,
     /// Since when, in milliseconds since 1970.
     pub(super) since_unix_ms: u64,
-    /// What it could not be attached for, where that is so.
-    pub(super) trouble: Option<Finding>,
+    /// Why its probes could not be attached, where that is so.
+    pub(super) not_attached: Option<Finding>,
     /// When its probes are tried again, where a process was in their way, and after which pause.
     retry: Option<(Instant, Duration)>,
     /// The rules that watch it.
     pub(super) engine: Engine,
-    /// The levels at which it can be examined; empty until it was.
+    /// The levels that its profiles offer; empty until they are known.
     pub(super) possible: Vec<Level>,
-    /// Who decides how deep it may be examined.
+    /// Decides the level.
     pub(super) governor: Governor,
     /// For how much of the time it is observed.
     pub(super) observed: Observed,
-    /// What its rules have to say, as of the last cycle.
+    /// The alerts of its rules, as of the last cycle.
     pub(super) alerts: Vec<Alert>,
     /// Its memory.
     memory: MemoryWatch,
@@ -84,7 +84,7 @@ impl Tracked {
             level: None,
             reason,
             since_unix_ms: unix_ms,
-            trouble: None,
+            not_attached: None,
             retry: None,
             engine: Engine::default(),
             possible: Vec::new(),
@@ -112,7 +112,7 @@ impl Tracked {
         }
     }
 
-    /// It is examined another level from now on.
+    /// It is traced at another level from now on.
     pub(super) fn turn(&mut self, level: Option<Level>, reason: String, unix_ms: u64) {
         if self.level != level {
             self.since_unix_ms = unix_ms;
@@ -127,7 +127,7 @@ impl Tracked {
     pub(super) fn fail(&mut self, error: &ObserveError, unix_ms: u64) {
         let pid = self.process.pid;
         tracing::warn!(pid, %error, "cannot attach the probes");
-        self.trouble = Some(Finding {
+        self.not_attached = Some(Finding {
             code: "not_attached".to_owned(),
             weight: Weight::Warning,
             profile: None,
@@ -144,7 +144,7 @@ impl Tracked {
 
     /// Its probes are in place.
     pub(super) fn placed(&mut self) {
-        self.trouble = None;
+        self.not_attached = None;
         self.retry = None;
     }
 
@@ -153,7 +153,7 @@ impl Tracked {
         self.retry.is_some_and(|(at, _)| at <= Instant::now())
     }
 
-    /// Takes notice of its memory and of the pressure on its control group; `seconds` is a time since any fixed moment.
+    /// Keeps a reading of its memory and of the pressure on its control group; `seconds` is a time since any fixed moment.
     /// Growth is that of the last `over` seconds.
     pub(super) fn remember(
         &mut self,
@@ -175,7 +175,7 @@ impl Tracked {
         self.memory.now().is_some()
     }
 
-    /// Takes notice of what of its memory it shares.
+    /// Keeps what of its memory it shares.
     pub(super) fn share(&mut self, shares: Shares) {
         self.shares = Some(shares);
     }
@@ -191,7 +191,7 @@ impl Tracked {
         self.census_at = Some(seconds);
     }
 
-    /// Takes notice of the heaps of the process that began at `start_time`.
+    /// Keeps the heaps of the process that began at `start_time`.
     pub(super) fn census_ended(&mut self, start_time: u64, heaps: Option<Heaps>) {
         if self.process.start_time == start_time {
             self.heaps = heaps;
@@ -234,7 +234,7 @@ impl Tracked {
         self.spent_before = Some((seconds, cost.hits, cost.cpu_seconds));
     }
 
-    /// What its probes took between the last two looks; `None` before.
+    /// What its probes took between the last two readings; `None` before.
     #[must_use]
     pub(super) const fn spent(&self) -> Option<Spent> {
         self.spent
@@ -260,7 +260,7 @@ impl Tracked {
     pub(super) fn state(&self, target: Option<&Target>) -> NodeTarget {
         let trend = self.memory.trend();
         let mut findings = target.map(|target| target.findings.clone()).unwrap_or_default();
-        findings.extend(self.trouble.clone());
+        findings.extend(self.not_attached.clone());
         let no_cost = Cost { hits: 0, cpu_seconds: 0.0, cpu_ratio: None, measured: false };
         // A report's own ratio is over the time of its kernel side, which others share.
         let cost = target.map_or(no_cost, |target| Cost {

@@ -8,7 +8,7 @@ use drainprof_process::Process;
 use super::arrivals::fingerprint;
 
 /// Fingerprints that are remembered.
-const MOST: usize = 4_096;
+const MAX_FINGERPRINTS: usize = 4_096;
 
 /// Fingerprints of processes that no profile matches.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Unmatched {
         if fingerprint(process) != made_of {
             return false;
         }
-        if self.made_of.len() >= MOST {
+        if self.made_of.len() >= MAX_FINGERPRINTS {
             self.made_of.clear();
         }
         self.made_of.insert(made_of);

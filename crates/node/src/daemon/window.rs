@@ -26,9 +26,9 @@ use tokio::{
 use crate::{Outcome, WindowRecord};
 
 /// Longest report that is taken from a window.
-const MAX_REPORT: u64 = 64 << 20;
+const MAX_REPORT_BYTES: u64 = 64 << 20;
 /// So much of what it says is kept, from the end.
-const MAX_WORDS: u64 = 16 << 10;
+const MAX_LOG_BYTES: u64 = 16 << 10;
 /// The exit code of a window that cost its process too much.
 const OVER_COST: i32 = 6;
 /// Exit codes with which a report is written: all is well, below a threshold, incomplete, too expensive.
@@ -41,7 +41,7 @@ pub(super) struct WindowOptions {
     pub(super) start_time: u64,
     /// The drainprof to run.
     pub(super) program: PathBuf,
-    /// How deep to look.
+    /// The level of its probes.
     pub(super) level: Level,
     /// Whether page faults, heap and mappings are watched, too.
     pub(super) growth: bool,
@@ -98,24 +98,24 @@ impl Window {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let report = tokio::spawn(all_of(child.stdout.take(), MAX_REPORT));
-        let words = tokio::spawn(all_of(child.stderr.take(), MAX_WORDS));
+        let report = tokio::spawn(all_of(child.stdout.take(), MAX_REPORT_BYTES));
+        let words = tokio::spawn(all_of(child.stderr.take(), MAX_LOG_BYTES));
         Ok(Self { record, child, report, words })
     }
 
-    /// Waits for its end, or ends it early once `stop` is there: it still tells what it has seen.
+    /// Waits for its end, or ends it early once `stop` is there: it still reports what it has seen.
     pub(super) async fn run(mut self, stop: oneshot::Receiver<()>) -> (WindowRecord, Ended) {
         let mut stopped = false;
         let length = Duration::try_from_secs_f64(self.record.seconds).unwrap_or_default();
         let status = tokio::select! {
-            status = timeout(length + ENDING, self.child.wait()) => status,
+            status = timeout(length + ENDING_PATIENCE, self.child.wait()) => status,
             _ = stop => {
                 stopped = true;
                 if let Some(pid) = self.child.id() {
                     // It may have ended in this very instant.
                     let _ = kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGINT);
                 }
-                timeout(ENDING, self.child.wait()).await
+                timeout(ENDING_PATIENCE, self.child.wait()).await
             }
         };
         let Ok(status) = status else { return self.leave() };
@@ -139,7 +139,7 @@ impl Window {
     fn leave(mut self) -> (WindowRecord, Ended) {
         let failure = format!(
             "it had not ended {} s after its time: a process may be in the way of its probes",
-            ENDING.as_secs()
+            ENDING_PATIENCE.as_secs()
         );
         let record = WindowRecord { outcome: Outcome::Failed, ..self.record };
         tokio::spawn(async move { self.child.wait().await });
@@ -173,7 +173,7 @@ fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
     all
 }
 
-/// Reads to the end, and keeps at most the first `limit` bytes: so that whoever writes is never held up.
+/// Reads to the end, and keeps at most the first `limit` bytes: so that the writer is never held up.
 async fn all_of(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut from) = from else { return kept };
@@ -216,9 +216,9 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
 }
 
 /// For how long a window may go on after its time: names are found, and the kernel takes probes out.
-const ENDING: Duration = Duration::from_secs(180);
+const ENDING_PATIENCE: Duration = Duration::from_secs(180);
 /// How long the stopping daemon waits for its windows: the kernel takes a tenth of a second for each probe.
-pub(super) const STOPPING: Duration = Duration::from_secs(30);
+pub(super) const STOPPING_PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -241,7 +241,7 @@ mod tests {
         serde_json::to_vec(&report).unwrap()
     }
 
-    /// The outcome follows from exit code, report and whether it was told to end.
+    /// The outcome follows from exit code, report and whether it was asked to end.
     #[test]
     fn outcomes() {
         let of = |code, stopped, report: &[u8]| judge(exited(code), stopped, report, b"").outcome;

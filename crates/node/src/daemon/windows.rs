@@ -7,19 +7,19 @@ use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{
     roster::Subject,
-    unix_ms,
     window::{Ended, Window, WindowOptions},
 };
 use crate::{
     Labels, Outcome, Refusal, WindowRecord,
+    clock::unix_ms,
     config::Config,
     trigger::{self, By},
 };
 
 /// Ended windows that are shown.
-const SHOWN: usize = 32;
+const MAX_ENDED_SHOWN: usize = 32;
 /// Reports in memory, for a daemon without a history.
-const REPORTS: usize = 4;
+const MAX_REPORTS: usize = 4;
 
 /// A request for a window.
 pub(super) struct Order {
@@ -173,12 +173,12 @@ impl Windows {
         }
         if let Some(report) = &ended.report {
             self.reports.push_back((id, report.as_ref().clone()));
-            while self.reports.len() > REPORTS {
+            while self.reports.len() > MAX_REPORTS {
                 self.reports.pop_front();
             }
         }
         self.ended.push_back(record.clone());
-        while self.ended.len() > SHOWN {
+        while self.ended.len() > MAX_ENDED_SHOWN {
             self.ended.pop_front();
         }
         let labels = self.running.remove(&id).map(|running| running.labels);

@@ -1,9 +1,8 @@
 //! The section `[governor]` of the configuration.
 
-use crate::{
-    section::section,
-    trigger::{Share, Time},
-};
+use drainprof_report::values::{Share, Time};
+
+use crate::section::section;
 
 section! {
     /// What tracing may cost a process. The defaults are explained in `docs/triggers.md`.

@@ -1,7 +1,7 @@
-//! The governor: keeps what looking costs a process within its budget, by the level at which one looks.
+//! The governor: keeps the cost of probes for a process within its budget, by the level of the probes.
 //!
-//! Pure: no I/O and no clock. The daemon tells a [`Governor`] per process what the probes cost, once per cycle,
-//! and does the [`Step`] that it answers. It is an account: the budget comes in, the cost goes out, and
+//! Pure: no I/O and no clock. The daemon gives a [`Governor`] per process the cost of its probes, once per cycle,
+//! and takes the [`Step`] that it answers. It is an account: the budget comes in, the cost goes out, and
 //! what is saved is bounded. Overdrawn, and still too expensive, means one level down; so the mean cost is bounded,
 //! and a short burst costs no level. Up again it goes only when the account has recovered, the level is
 //! expected to be cheap enough, and the time since it was too expensive has passed, which doubles with each
@@ -26,7 +26,7 @@ pub struct Reading<'a> {
     pub level: Option<Level>,
     /// The level that is wanted: the configured one, or a window's.
     pub wanted: Option<Level>,
-    /// The levels that the profile can be examined.
+    /// The levels that the profile offers.
     pub possible: &'a [Level],
     /// Hits of its probes per second since the last reading.
     pub hits_per_second: f64,
@@ -69,7 +69,7 @@ struct Last {
 /// What is known of a level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// What it cost when it was examined last, and when that was.
+    /// What it cost when it was in force last, and when that was.
     cost: Option<(f64, f64)>,
     /// Since when it is held.
     held: Option<f64>,
@@ -77,22 +77,22 @@ struct Known {
     fell: Option<f64>,
     /// How often in a row it was too expensive soon.
     failures: u32,
-    /// The level below, and what that cost just after the fall: tells what the process does now from what it did then.
+    /// The level below, and what that cost just after the fall: shows how the load has changed since.
     below: Option<(Level, f64)>,
 }
 
 /// Costs are smoothed over this time, seconds.
-const SMOOTH: f64 = 30.0;
+const SMOOTHING_SECONDS: f64 = 30.0;
 /// More than this much of the budget cannot be owed, seconds: a single wrong reading must not detach for days.
-const MOST_OWED: f64 = 1800.0;
+const MAX_DEBT_SECONDS: f64 = 1800.0;
 /// A reading stands for no longer than this, seconds.
-const LONGEST: f64 = 300.0;
+const MAX_READING_SECONDS: f64 = 300.0;
 /// A level that was held so long was no failure, seconds.
-const PROOF: f64 = 1800.0;
+const PROVEN_AFTER_SECONDS: f64 = 1800.0;
 /// What was measured is believed for so long, seconds.
-const BELIEF: f64 = 7200.0;
+const COST_VALID_SECONDS: f64 = 7200.0;
 /// Part of the burst that must be saved before going up.
-const RECOVERED: f64 = 0.5;
+const RECOVERED_SHARE_OF_BURST: f64 = 0.5;
 
 impl Governor {
     /// The account of a process that nothing is known of.
@@ -101,7 +101,7 @@ impl Governor {
         Self::default()
     }
 
-    /// Looks once, and says what to change. A reading that is not finite, or not later than the last one, is passed over.
+    /// Decides once what to change. A reading that is not finite, or not later than the last one, is passed over.
     pub fn decide(&mut self, config: &Config, reading: &Reading<'_>) -> Option<Step> {
         let (at, level) = (reading.at, reading.level);
         let ratio = if level.is_some() { reading.cost_ratio } else { 0.0 };
@@ -116,11 +116,11 @@ impl Governor {
             self.enter(at, level, ratio);
             return None;
         };
-        let seconds = (at - last.at).min(LONGEST);
-        let owed = -budget * MOST_OWED;
+        let seconds = (at - last.at).min(MAX_READING_SECONDS);
+        let owed = -budget * MAX_DEBT_SECONDS;
         self.balance = (budget - ratio).mul_add(seconds, self.balance).clamp(owed, burst);
         if last.level == level {
-            self.ratio += (1.0 - (-seconds / SMOOTH).exp()) * (ratio - self.ratio);
+            self.ratio += (1.0 - (-seconds / SMOOTHING_SECONDS).exp()) * (ratio - self.ratio);
         } else {
             self.enter(at, level, ratio);
         }
@@ -136,7 +136,7 @@ impl Governor {
         }
     }
 
-    /// Another level than before, whoever wanted it.
+    /// Another level than before, for whatever reason.
     fn enter(&mut self, at: f64, level: Option<Level>, ratio: f64) {
         (self.since, self.ratio) = (at, ratio);
         for (known, each) in self.known.iter_mut().zip(Level::ALL) {
@@ -147,10 +147,10 @@ impl Governor {
     fn learn(&mut self, at: f64, level: Option<Level>) {
         let Some(level) = level else { return };
         self.known[level as usize].cost = Some((self.ratio, at));
-        let settled = at - self.since >= SMOOTH;
+        let settled = at - self.since >= SMOOTHING_SECONDS;
         for (known, each) in self.known.iter_mut().zip(Level::ALL) {
             // Later, the load may be another one.
-            let just_fell = known.fell.is_some_and(|fell| at - fell < 3.0 * SMOOTH);
+            let just_fell = known.fell.is_some_and(|fell| at - fell < 3.0 * SMOOTHING_SECONDS);
             if each > level && settled && just_fell && known.below.is_none() {
                 known.below = Some((level, self.ratio));
             }
@@ -165,7 +165,7 @@ impl Governor {
         let known = &mut self.known[level as usize];
         // Asked again because the last step was not done: no second failure.
         if known.fell.is_none_or(|fell| fell < since) {
-            let soon = known.held.is_some_and(|held| at - held < PROOF);
+            let soon = known.held.is_some_and(|held| at - held < PROVEN_AFTER_SECONDS);
             known.failures = match known.fell {
                 Some(_) if soon && !is_cheapest => known.failures.saturating_add(1),
                 _ => 0,
@@ -174,12 +174,12 @@ impl Governor {
             known.below = None;
         }
         let wait = wait(config, known.failures);
-        let too_dear = |lower: &Level| {
+        let over_budget = |lower: &Level| {
             let cost = self.known[*lower as usize].cost;
-            cost.is_some_and(|(cost, then)| cost > budget && at - then < BELIEF)
+            cost.is_some_and(|(cost, then)| cost > budget && at - then < COST_VALID_SECONDS)
         };
         let lower = reading.possible.iter().copied().filter(|lower| *lower < level);
-        let to = lower.filter(|lower| !too_dear(lower)).max();
+        let to = lower.filter(|lower| !over_budget(lower)).max();
         let pause = config.pause.as_seconds().max(self.missing(config) / budget);
         let (then, next) = match to {
             Some(to) => (
@@ -243,15 +243,15 @@ impl Governor {
         Some(Step { from, to: Some(to), why })
     }
 
-    /// What a level would cost now: what it cost, times how much more the level below costs now than it did then. `None`: nobody knows.
+    /// What a level would cost now: what it cost, times how much more the level below costs now than it did then. `None`: not known.
     fn expected(&self, at: f64, from: Option<Level>, known: &Known) -> Option<f64> {
         let ((cost, then), (below, cost_below)) = (known.cost?, known.below?);
-        let comparable = Some(below) == from && at - then < BELIEF && cost_below > 0.0;
+        let comparable = Some(below) == from && at - then < COST_VALID_SECONDS && cost_below > 0.0;
         comparable.then(|| cost * self.ratio / cost_below)
     }
 
     fn missing(&self, config: &Config) -> f64 {
-        RECOVERED * config.budget.0 * config.burst.as_seconds() - self.balance
+        RECOVERED_SHARE_OF_BURST * config.budget.0 * config.burst.as_seconds() - self.balance
     }
 
     fn recovered(&self, config: &Config) -> bool {

@@ -1,7 +1,7 @@
+use drainprof_report::values::Share;
 use proptest::prelude::*;
 
 use super::*;
-use crate::trigger::Share;
 
 const TICK: f64 = 5.0;
 const HOUR: f64 = 3600.0;
@@ -100,7 +100,7 @@ fn most_per_hour(times: impl Iterator<Item = f64>) -> usize {
 /// In any hour: the budget, what was saved, what smoothing lets through, and one cycle's cost for each step down: a load
 /// that rises within one cycle is only known after it, at each of the levels, and again when it returns after a rest.
 fn tolerated(config: &Config, course: &Course) -> f64 {
-    let slack = config.budget.0 * (config.burst.as_seconds() + SMOOTH)
+    let slack = config.budget.0 * (config.burst.as_seconds() + SMOOTHING_SECONDS)
         + course.falls_per_hour().max(3) as f64 * course.most_expensive_tick();
     config.budget.0 + slack / HOUR
 }

@@ -7,7 +7,10 @@ use std::{
 
 use tokio::sync::{mpsc, mpsc::error::TrySendError, oneshot, watch};
 
-use super::{Options, metrics::Metrics};
+use super::{
+    metrics::{Family, Metrics},
+    options::Options,
+};
 use crate::{Answer, Asked, NodeState, Refusal, Request};
 
 /// One per server.
@@ -60,10 +63,10 @@ impl Hub {
     }
 
     /// The metrics as of the state of now.
-    pub(super) fn metrics(&self) -> MutexGuard<'_, Metrics> {
+    pub(super) fn families(&self) -> Arc<[Family]> {
         let mut metrics = locked(&self.metrics);
         metrics.observe(&self.state());
-        metrics
+        metrics.families()
     }
 
     /// How old the state is.

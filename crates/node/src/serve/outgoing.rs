@@ -1,20 +1,71 @@
 //! The HTTP client for what is sent elsewhere: with TLS where the URL begins with `https://`.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
-use axum::http::HeaderValue;
+use axum::{
+    body::{Body, to_bytes},
+    http::{HeaderName, HeaderValue, Request, StatusCode, header},
+};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use opentelemetry_http::hyper::HyperClient;
+use hyper_util::{
+    client::legacy::{Client as Pool, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 
-use super::{ServeError, secret};
+use super::token::secret;
 
-pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>>;
+/// Bytes of an answer that are read, so that its connection can be used again.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// Posts, each time within the same timeout.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pool: Pool<HttpsConnector<HttpConnector>, Body>,
+    timeout: Duration,
+    authorization: Option<HeaderValue>,
+}
+
+impl Client {
+    /// Posts, and returns the status of the answer. The error is a sentence.
+    pub(crate) async fn post(
+        &self,
+        url: &str,
+        headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+        body: Vec<u8>,
+    ) -> Result<StatusCode, String> {
+        let mut request =
+            Request::post(url).body(Body::from(body)).map_err(|error| error.to_string())?;
+        let agent = HeaderValue::from_static(concat!("drainprof/", env!("CARGO_PKG_VERSION")));
+        let authorization = self.authorization.clone().map(|own| (header::AUTHORIZATION, own));
+        request.headers_mut().extend(headers.into_iter().chain(authorization));
+        request.headers_mut().insert(header::USER_AGENT, agent);
+        let answer = async {
+            let answer = self.pool.request(request).await.map_err(|error| causes(&error))?;
+            let status = answer.status();
+            // Its text does not matter.
+            let _ = to_bytes(Body::new(answer.into_body()), MAX_ANSWER_BYTES).await;
+            Ok(status)
+        };
+        let late = || format!("it has not answered within {} s", self.timeout.as_secs());
+        tokio::time::timeout(self.timeout, answer).await.map_err(|_| late())?
+    }
+}
+
+/// An error with its causes.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
 
 /// Who is written to, and how each knows the other.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +83,7 @@ impl Peer<'_> {
     pub(crate) fn client(self, timeout: Duration) -> Result<Client, String> {
         let authorization = match self.authorization_file {
             Some(path) => {
-                let secret = secret(path).map_err(|error: ServeError| error.to_string())?;
+                let secret = secret(path).map_err(|error| error.to_string())?;
                 Some(sensitive(&secret).ok_or_else(|| {
                     format!("what {} holds is no value of an HTTP header", path.display())
                 })?)
@@ -40,7 +91,8 @@ impl Peer<'_> {
             None => None,
         };
         let connector = HttpsConnectorBuilder::new().with_tls_config(self.tls()?).https_or_http();
-        Ok(Client::new(connector.enable_http1().build(), timeout, authorization))
+        let pool = Pool::builder(TokioExecutor::new()).build(connector.enable_http1().build());
+        Ok(Client { pool, timeout, authorization })
     }
 
     fn tls(self) -> Result<ClientConfig, String> {

@@ -10,12 +10,12 @@ use std::{
 
 use nix::unistd::Uid;
 
-use super::ServeError;
+use super::error::ServeError;
 
 /// Bytes of the shortest token: fewer could be guessed.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_BYTES: usize = 16;
 /// Bytes of the longest.
-const LONGEST: u64 = 4096;
+const MAX_TOKEN_BYTES: u64 = 4096;
 
 /// A token. Not shown in logs.
 pub(super) struct Token(Vec<u8>);
@@ -27,15 +27,15 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads it from a file that nobody but its owner can read.
+    /// Reads it from a file that only its owner can read.
     pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
         let token = secret(path)?;
         let refused = |why: String| ServeError::Token { path: path.to_owned(), why };
         if token.contains(&b' ') {
             return Err(refused("a token is one line of letters, digits and signs".to_owned()));
         }
-        if token.len() < SHORTEST {
-            return Err(refused(format!("a token has {SHORTEST} characters or more")));
+        if token.len() < MIN_TOKEN_BYTES {
+            return Err(refused(format!("a token has {MIN_TOKEN_BYTES} characters or more")));
         }
         Ok(Self(token))
     }
@@ -47,7 +47,7 @@ impl Token {
     }
 }
 
-/// The line of a file that nobody but its owner can read: root, or this process's user.
+/// The line of a file that only its owner can read: root, or this process's user.
 pub(crate) fn secret(path: &Path) -> Result<Vec<u8>, ServeError> {
     let refused = |why: String| ServeError::Token { path: path.to_owned(), why };
     let failed = |error: io::Error| refused(format!("cannot read it: {error}"));
@@ -65,10 +65,10 @@ pub(crate) fn secret(path: &Path) -> Result<Vec<u8>, ServeError> {
         return Err(refused(format!("others can use it (mode {mode:04o}); chmod it to 0600")));
     }
     let mut text = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
+    file.take(MAX_TOKEN_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
     let secret = text.trim_ascii().to_vec();
     let is_shown = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-    if text.len() as u64 > LONGEST || !secret.iter().all(is_shown) {
+    if text.len() as u64 > MAX_TOKEN_BYTES || !secret.iter().all(is_shown) {
         return Err(refused("it is not one line of letters, digits and signs".to_owned()));
     }
     Ok(secret)

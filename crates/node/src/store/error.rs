@@ -20,7 +20,7 @@ pub enum StoreError {
         /// ` (pid N)`, where it is known.
         holder: String,
     },
-    /// Nobody has begun one.
+    /// None was begun.
     #[error(
         "there is no history at {path}: `drainprof daemon` writes one; name another with --store"
     )]

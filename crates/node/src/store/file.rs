@@ -14,7 +14,7 @@ use rusqlite::Connection;
 
 use super::{
     error::{StoreError, beside, shown},
-    signed,
+    integers::signed,
 };
 use crate::lock::{Attempt, Lock};
 
@@ -25,18 +25,18 @@ pub(super) const VERSION: u32 = 2;
 /// What each version added to the tables, the first first.
 const SCHEMAS: [&str; VERSION as usize] = [include_str!("schema.sql"), include_str!("heaps.sql")];
 /// Bytes of a page.
-pub(super) const PAGE: u64 = 4096;
+pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// How every `SQLite` file begins.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Where its header has `user_version`, and then `application_id`, in big-endian order.
-const USER_VERSION: usize = 60;
-const APPLICATION: usize = 68;
+const USER_VERSION_OFFSET: usize = 60;
+const APPLICATION_OFFSET: usize = 68;
 /// Bytes of the header.
-const HEADER: usize = 100;
+const HEADER_BYTES: usize = 100;
 
 /// Damaged files that are kept; the oldest go first.
-const ASIDE: usize = 3;
+const MAX_SET_ASIDE: usize = 3;
 
 /// What stands at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +59,15 @@ pub(super) fn inspect(path: &Path) -> Result<Found, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) => return Err(StoreError::io("examine", path, error)),
     }
-    let mut header = Vec::with_capacity(HEADER);
+    let mut header = Vec::with_capacity(HEADER_BYTES);
     File::open(path)
-        .and_then(|file| file.take(HEADER as u64).read_to_end(&mut header))
+        .and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut header))
         .map_err(|error| StoreError::io("read", path, error))?;
     let number = |at: usize| {
         header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes)
     };
-    let ours = number(APPLICATION) == Some(APPLICATION_ID);
-    match (header.starts_with(MAGIC), ours, number(USER_VERSION)) {
+    let ours = number(APPLICATION_OFFSET) == Some(APPLICATION_ID);
+    match (header.starts_with(MAGIC), ours, number(USER_VERSION_OFFSET)) {
         (true, true, Some(1..=VERSION)) => Ok(Found::History),
         (true, true, Some(found)) if found > VERSION => {
             Err(StoreError::Newer { path: shown(path), found, known: VERSION })
@@ -90,7 +90,7 @@ pub(super) fn lock(path: &Path) -> Result<Lock, StoreError> {
     let name = beside(path, ".lock");
     match Lock::attempt(&name, 0o640).map_err(|error| StoreError::io("lock", &name, error))? {
         Attempt::Taken(mut lock) => {
-            // Who holds it is only told; on a full disk it is not.
+            // The holder's number only serves messages; on a full disk it is missing.
             let _ = lock.sign();
             Ok(lock)
         }
@@ -128,7 +128,7 @@ pub(super) fn begin(path: &Path) -> Result<(), StoreError> {
 /// Header and tables, in the order in which `SQLite` wants them.
 fn fill(path: &Path) -> rusqlite::Result<()> {
     let connection = Connection::open(path)?;
-    connection.pragma_update(None, "page_size", signed(PAGE))?;
+    connection.pragma_update(None, "page_size", signed(PAGE_BYTES))?;
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "application_id", i64::from(APPLICATION_ID))?;
     connection.execute_batch(&SCHEMAS.concat())?;
@@ -173,7 +173,7 @@ fn tables(connection: &Connection) -> rusqlite::Result<Vec<(String, Option<Strin
 /// Renames a damaged history, and says to what.
 pub(super) fn set_aside(path: &Path, unix_ms: u64) -> Result<PathBuf, StoreError> {
     let aside = beside(path, &format!(".damaged-{unix_ms}"));
-    // The log holds what was committed last; whoever wants to save something needs both.
+    // The log holds what was committed last; to save anything takes both.
     for part in ["-wal", ""] {
         match fs::rename(beside(path, part), beside(&aside, part)) {
             Ok(()) => {}
@@ -186,7 +186,7 @@ pub(super) fn set_aside(path: &Path, unix_ms: u64) -> Result<PathBuf, StoreError
     Ok(aside)
 }
 
-/// Keeps [`ASIDE`] damaged files. Where that fails, more are kept, which harms nothing.
+/// Keeps [`MAX_SET_ASIDE`] damaged files. Where that fails, more are kept, which harms nothing.
 fn forget_oldest(path: &Path) {
     let Some((directory, name)) = path.parent().zip(path.file_name()) else { return };
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -196,7 +196,7 @@ fn forget_oldest(path: &Path) {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix(&prefix)?.parse().ok())
         .collect();
     times.sort_unstable_by(|one, other| other.cmp(one));
-    for time in times.into_iter().skip(ASIDE) {
+    for time in times.into_iter().skip(MAX_SET_ASIDE) {
         let aside = beside(path, &format!(".damaged-{time}"));
         let _ = remove(&aside);
         let _ = remove(&beside(&aside, "-wal"));

@@ -25,12 +25,12 @@ use super::{
     Event, StoreError,
     error::{beside, shown},
     file::{self, Found},
-    signed, unsigned,
+    integers::{signed, unsigned},
 };
 use crate::WindowRecord;
 
 /// How long a reader waits where `SQLite` wants it to.
-const PATIENCE: Duration = Duration::from_secs(2);
+const READER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A history that is read. Every call sees one state of it, whatever is written meanwhile.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct History {
 }
 
 impl History {
-    /// Opens a history for reading. Nothing is changed by that, whoever asks.
+    /// Opens a history for reading. Nothing is changed by that.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         match file::inspect(path)? {
             Found::History => {}
@@ -53,7 +53,7 @@ impl History {
         let (connection, same) = match checked(&connection) {
             Ok(same) => (connection, same),
             // Who may not write into the directory cannot make the files that readers and writer share. Where
-            // there is no log, nobody writes, and the file can be read as it lies there.
+            // there is no log, no daemon writes, and the file can be read as it lies there.
             Err(error) if cannot_share(&error) && file::length(&beside(path, "-wal")) == 0 => {
                 let still =
                     Connection::open_with_flags(address(path), flags | OpenFlags::SQLITE_OPEN_URI)
@@ -207,7 +207,7 @@ fn damaged(path: &Path, what: &str) -> StoreError {
 }
 
 fn checked(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(READER_PATIENCE)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     file::same_tables(connection)
 }
@@ -219,7 +219,7 @@ fn cannot_share(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// The file as an address that says that nobody changes it.
+/// The file as an address that says that it does not change.
 fn address(path: &Path) -> String {
     let mut address = "file:".to_owned();
     for &byte in path.as_os_str().as_bytes() {

@@ -10,13 +10,13 @@ use drainprof_report::Allocator;
 use crate::{AlertState, Labels, NodeState, NodeTarget};
 
 /// Characters of a name that are kept.
-const NAME: usize = 256;
+const MAX_NAME_CHARS: usize = 256;
 /// Characters of a path or a label.
-const PATH: usize = 1024;
+const MAX_PATH_CHARS: usize = 1024;
 /// Resident bytes of a heap whose process is kept for it.
-const LARGE_HEAP: u64 = 64 << 20;
+const LARGE_HEAP_BYTES: u64 = 64 << 20;
 /// Characters of a sentence.
-pub(super) const SENTENCE: usize = 1000;
+pub(super) const MAX_SENTENCE_CHARS: usize = 1000;
 
 /// What is kept of one state of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -194,7 +194,7 @@ impl Moment {
     }
 
     fn event(&self, pid: Option<u32>, kind: &str, text: &str) -> Event {
-        let text = cut(text, SENTENCE);
+        let text = cut(text, MAX_SENTENCE_CHARS);
         Event { unix_ms: self.unix_ms, pid, kind: kind.to_owned(), text }
     }
 }
@@ -202,7 +202,7 @@ impl Moment {
 /// A process without a profile is kept while a rule concerns it, or where a heap is large: all of them, all of the time,
 /// would leave no room for the others.
 fn is_kept(target: &NodeTarget) -> bool {
-    let is_large = |heap: &HeapSummary| heap.resident_bytes >= LARGE_HEAP;
+    let is_large = |heap: &HeapSummary| heap.resident_bytes >= LARGE_HEAP_BYTES;
     let heaps = target.heaps.iter().flat_map(|heaps| &heaps.summary.heaps);
     target.matched || !target.alerts.is_empty() || heaps.into_iter().any(is_large)
 }
@@ -218,19 +218,22 @@ impl ProcessMoment {
         let heaps = target.heaps.iter().flat_map(|heaps| {
             let point = |heap: &HeapSummary| HeapPoint {
                 unix_ms: heaps.unix_ms,
-                heap: HeapSummary { allocator: cut(&heap.allocator, NAME), ..heap.clone() },
+                heap: HeapSummary {
+                    allocator: cut(&heap.allocator, MAX_NAME_CHARS),
+                    ..heap.clone()
+                },
             };
             heaps.summary.heaps.iter().map(point)
         });
         let labels = &target.labels;
-        let part = |text: &Option<String>| text.as_ref().map(|text| cut(text, PATH));
+        let part = |text: &Option<String>| text.as_ref().map(|text| cut(text, MAX_PATH_CHARS));
         Self {
             pid: target.pid,
             start_time: target.start_time,
-            comm: cut(&target.comm, NAME),
-            exe: cut(&target.exe, PATH),
+            comm: cut(&target.comm, MAX_NAME_CHARS),
+            exe: cut(&target.exe, MAX_PATH_CHARS),
             labels: Labels {
-                exe: cut(&labels.exe, NAME),
+                exe: cut(&labels.exe, MAX_NAME_CHARS),
                 cgroup: part(&labels.cgroup),
                 container: part(&labels.container),
                 unit: part(&labels.unit),
@@ -238,14 +241,14 @@ impl ProcessMoment {
                 namespace: part(&labels.namespace),
             },
             level: target.level,
-            reason: cut(&target.reason, SENTENCE),
+            reason: cut(&target.reason, MAX_SENTENCE_CHARS),
             memory: target.memory,
             hits: target.cost.hits,
             cost_seconds: target.cost.cpu_seconds,
             profiles: profiles
                 .into_iter()
                 .map(|((profile, kind), counts)| ProfileMoment {
-                    profile: cut(profile, NAME),
+                    profile: cut(profile, MAX_NAME_CHARS),
                     kind: kind.to_owned(),
                     counts: counts.unwrap_or_default(),
                 })
@@ -255,7 +258,9 @@ impl ProcessMoment {
                 .alerts
                 .iter()
                 .filter(|alert| alert.state == AlertState::Firing)
-                .map(|alert| (cut(&alert.rule, NAME), cut(&alert.message, SENTENCE)))
+                .map(|alert| {
+                    (cut(&alert.rule, MAX_NAME_CHARS), cut(&alert.message, MAX_SENTENCE_CHARS))
+                })
                 .collect(),
         }
     }

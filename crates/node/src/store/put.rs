@@ -1,18 +1,46 @@
 //! What goes into which table: the statements of the writer, within its transaction.
 
+use std::collections::HashMap;
+
 use drainprof_profile::Level;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{
-    Event, HeapPoint, Moment, ProcessMoment,
-    moment::{SENTENCE, cut},
-    signed, unsigned,
-    writer::{Known, KnownProcess, ProcessKey},
+    integers::{signed, unsigned},
+    moment::{Event, HeapPoint, MAX_SENTENCE_CHARS, Moment, ProcessMoment, cut},
 };
 use crate::{Outcome, WindowRecord};
 
 /// The name of the fact that says which number the next window gets.
-const NEXT_WINDOW: &str = "next_window";
+const NEXT_WINDOW_FACT: &str = "next_window";
+
+/// What need not be asked of the file again. Belongs to what is committed: a transaction changes a copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// This run's number; `None` before its first transaction.
+    run: Option<i64>,
+    /// The moment that was written last.
+    moment: Option<i64>,
+    /// The processes in it.
+    processes: HashMap<ProcessKey, KnownProcess>,
+    /// Profiles by name and kind.
+    profiles: HashMap<(String, String), i64>,
+}
+
+/// What makes a process another one, within a boot. An exec changes the executable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ProcessKey {
+    pid: u32,
+    start_time: u64,
+    exe: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KnownProcess {
+    id: i64,
+    comm: String,
+    labels: String,
+}
 
 /// Begins this run, once: what the run before has left open ends.
 pub(super) fn run(connection: &Connection, known: &mut Known, boot: &str) -> rusqlite::Result<()> {
@@ -227,8 +255,8 @@ pub(super) fn event(connection: &Connection, event: &Event) -> rusqlite::Result<
             params![
                 signed(event.unix_ms),
                 event.pid,
-                cut(&event.kind, SENTENCE),
-                cut(&event.text, SENTENCE)
+                cut(&event.kind, MAX_SENTENCE_CHARS),
+                cut(&event.text, MAX_SENTENCE_CHARS)
             ],
         )
         .map(drop)
@@ -236,7 +264,7 @@ pub(super) fn event(connection: &Connection, event: &Event) -> rusqlite::Result<
 
 /// The number that the next window gets.
 pub(super) fn next_window(connection: &Connection) -> rusqlite::Result<u64> {
-    let kept: Option<i64> = fact(connection, NEXT_WINDOW)?;
+    let kept: Option<i64> = fact(connection, NEXT_WINDOW_FACT)?;
     let last: Option<i64> =
         connection.query_row("SELECT max(id) FROM window", [], |row| row.get(0))?;
     let after_last = last.map_or(1, |last| unsigned(last).saturating_add(1));
@@ -245,7 +273,7 @@ pub(super) fn next_window(connection: &Connection) -> rusqlite::Result<u64> {
 
 /// Keeps it, unless a higher one is kept.
 pub(super) fn keep_next_window(connection: &Connection, next: u64) -> rusqlite::Result<()> {
-    set_fact(connection, NEXT_WINDOW, signed(next))
+    set_fact(connection, NEXT_WINDOW_FACT, signed(next))
 }
 
 /// A number that is kept by name.

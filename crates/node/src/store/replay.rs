@@ -5,11 +5,11 @@ use std::{
     io::{BufRead, Read},
 };
 
-use super::{Moment, StoreError, Writer};
+use super::{error::StoreError, moment::Moment, writer::Writer};
 use crate::{NodeState, SCHEMA, WindowRecord};
 
 /// Bytes of one line: a state of some ten thousand processes.
-const MOST_LINE: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Appends every state of a recording, and says how many there were. Blank lines are skipped; a line that is no state
 /// ends it with its number, and what came before it is kept.
@@ -20,14 +20,14 @@ pub fn replay(recording: &mut dyn BufRead, writer: &mut Writer) -> Result<u64, S
     for line in 1u64.. {
         let wrong = |what: String| StoreError::Line { line, what };
         buffer.clear();
-        let read = Read::take(&mut *recording, MOST_LINE + 1)
+        let read = Read::take(&mut *recording, MAX_LINE_BYTES + 1)
             .read_until(b'\n', &mut buffer)
             .map_err(|error| wrong(format!("cannot read it: {error}")))?;
         if read == 0 {
             break;
         }
-        if buffer.len() as u64 > MOST_LINE {
-            return Err(wrong(format!("it has more than {} MiB", MOST_LINE >> 20)));
+        if buffer.len() as u64 > MAX_LINE_BYTES {
+            return Err(wrong(format!("it has more than {} MiB", MAX_LINE_BYTES >> 20)));
         }
         if buffer.trim_ascii().is_empty() {
             continue;

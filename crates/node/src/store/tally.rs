@@ -2,7 +2,7 @@
 
 use drainprof_profile::Kind;
 
-use super::ProfileCounts;
+use super::moment::ProfileCounts;
 
 /// What has been added to the counters of one profile in one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

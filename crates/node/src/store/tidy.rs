@@ -4,22 +4,29 @@
 
 use rusqlite::{Connection, params};
 
-use super::{DENSE, SPACING, StoreError, Writer, file::PAGE, put, signed, writer::number};
+use super::{
+    error::StoreError,
+    file::PAGE_BYTES,
+    integers::signed,
+    options::{DENSE, SPACING},
+    put,
+    writer::{Writer, number},
+};
 
 /// Moments that are removed in one transaction.
-const BATCH: i64 = 100;
+const MOMENTS_A_TRANSACTION: i64 = 100;
 /// Spaces of time ([`SPACING`]) that one call thins at most.
-const SPACES: usize = 24;
+const MAX_SPACES_A_CALL: usize = 24;
 /// Moments that are examined in one call.
-const LOOKED_AT: i64 = 20_000;
+const MAX_MOMENTS_A_CALL: i64 = 20_000;
 /// A step of the clock between two moments, in milliseconds, that may be a mistake.
-const LEAP: i64 = 24 * 3600 * 1000;
+const LEAP_MS: i64 = 24 * 3600 * 1000;
 /// Moments that have to come after such a step: ten minutes of them at the usual pace.
-const BELIEVED: i64 = 60;
+const MOMENTS_AFTER_LEAP: i64 = 60;
 /// Pages that are given back in one step.
-const PAGES: u64 = 200;
+const PAGES_A_STEP: u64 = 200;
 /// The name of the fact that says up to which moment the history is thinned.
-const THINNED: &str = "thinned";
+const THINNED_FACT: &str = "thinned";
 
 /// Moments of one run in one space of time: their first and last number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +76,7 @@ impl Writer {
     /// Whether the file is near its bound.
     pub(super) fn is_large(&self) -> bool {
         number(&self.connection, "page_count")
-            .is_ok_and(|pages| pages.saturating_mul(PAGE) > self.share(15))
+            .is_ok_and(|pages| pages.saturating_mul(PAGE_BYTES) > self.share(15))
     }
 
     /// Removes the oldest until an eighth of the file's bound is free.
@@ -96,7 +103,7 @@ impl Writer {
     fn used(&self) -> rusqlite::Result<u64> {
         let pages = number(&self.connection, "page_count")?;
         let free = number(&self.connection, "freelist_count")?;
-        Ok(pages.saturating_sub(free).saturating_mul(PAGE))
+        Ok(pages.saturating_sub(free).saturating_mul(PAGE_BYTES))
     }
 
     /// Gives free pages back to the file system; says whether there were any.
@@ -105,7 +112,7 @@ impl Writer {
         let any = free > 0;
         while free > 0 {
             let mut step =
-                self.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+                self.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES_A_STEP})"))?;
             let mut rows = step.query([])?;
             // Each step gives one page back; it has to be taken to its end.
             while rows.next()?.is_some() {}
@@ -123,10 +130,11 @@ impl Writer {
 fn newest(connection: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
     let mut statement =
         connection.prepare("SELECT id, unix_ms FROM moment ORDER BY id DESC LIMIT ?1")?;
-    let rows = statement.query_map([BELIEVED + 1], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let rows =
+        statement.query_map([MOMENTS_AFTER_LEAP + 1], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let latest: Vec<(i64, i64)> = rows.collect::<rusqlite::Result<_>>()?;
     let Some((newest, time)) = latest.first() else { return Ok(None) };
-    let mut leaps = latest.windows(2).filter(|two| two[0].1.saturating_sub(two[1].1) > LEAP);
+    let mut leaps = latest.windows(2).filter(|two| two[0].1.saturating_sub(two[1].1) > LEAP_MS);
     // The time before the first leap that is not believed yet.
     let now = leaps.next_back().map_or(*time, |two| two[1].1);
     Ok(Some((*newest, now)))
@@ -136,7 +144,7 @@ fn newest(connection: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
 fn remove_before(connection: &mut Connection, time: i64, newest: i64) -> rusqlite::Result<usize> {
     let ids: Vec<i64> = connection
         .prepare("SELECT id FROM moment WHERE unix_ms < ?1 AND id < ?2 ORDER BY id LIMIT ?3")?
-        .query_map(params![time, newest, BATCH], |row| row.get(0))?
+        .query_map(params![time, newest, MOMENTS_A_TRANSACTION], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     remove(connection, &ids)?;
     Ok(ids.len())
@@ -173,7 +181,7 @@ fn remove_oldest(connection: &mut Connection) -> rusqlite::Result<bool> {
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )?;
     // A sixteenth of the moments, and all else that is not younger than they.
-    let step = (moments / 16).clamp(1, BATCH);
+    let step = (moments / 16).clamp(1, MOMENTS_A_TRANSACTION);
     if moments > 1 {
         let ids: Vec<i64> = connection
             .prepare("SELECT id FROM moment ORDER BY id LIMIT ?1")?
@@ -210,11 +218,11 @@ fn remove_unseen(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Spaces of time that are over, older than a time, and not thinned yet.
 fn spaces(connection: &Connection, before: i64) -> rusqlite::Result<Vec<Space>> {
-    let from = put::fact(connection, THINNED)?.unwrap_or(0);
+    let from = put::fact(connection, THINNED_FACT)?.unwrap_or(0);
     let space_ms = i64::try_from(SPACING.as_millis()).unwrap_or(i64::MAX);
     let mut statement = connection
         .prepare("SELECT id, run, unix_ms FROM moment WHERE id > ?1 ORDER BY id LIMIT ?2")?;
-    let mut rows = statement.query(params![from, LOOKED_AT])?;
+    let mut rows = statement.query(params![from, MAX_MOMENTS_A_CALL])?;
     let mut spaces: Vec<Space> = Vec::new();
     while let Some(row) = rows.next()? {
         let (id, run, unix_ms): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -222,7 +230,7 @@ fn spaces(connection: &Connection, before: i64) -> rusqlite::Result<Vec<Space>> 
         if number.saturating_add(1).saturating_mul(space_ms) > before {
             break;
         }
-        let full = spaces.len() == SPACES;
+        let full = spaces.len() == MAX_SPACES_A_CALL;
         match spaces.last_mut() {
             Some(space) if space.run == run && space.number == number => space.last = id,
             _ if full => break,
@@ -257,6 +265,6 @@ fn thin(connection: &mut Connection, space: Space) -> rusqlite::Result<()> {
            AND id NOT IN (SELECT moment FROM count WHERE moment BETWEEN ?1 AND ?2)",
         range,
     )?;
-    put::set_fact(&transaction, THINNED, signed(u64::try_from(space.last).unwrap_or(0)))?;
+    put::set_fact(&transaction, THINNED_FACT, signed(u64::try_from(space.last).unwrap_or(0)))?;
     transaction.commit()
 }

@@ -1,8 +1,7 @@
-//! The one who writes the history: opening it, one transaction per state of the node, and what happens when that
+//! Writes the history: opening it, one transaction per state of the node, and what happens when that
 //! fails.
 
 use std::{
-    collections::HashMap,
     fs,
     io::Write as _,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -13,17 +12,19 @@ use flate2::{Compression, write::GzEncoder};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::{
-    Event, Moment, Options, StoreError,
-    error::{beside, shown},
-    file::{self, Found, PAGE},
-    put, unsigned,
+    error::{StoreError, beside, shown},
+    file::{self, Found, PAGE_BYTES},
+    integers::unsigned,
+    moment::{Event, Moment},
+    options::Options,
+    put::{self, Known},
 };
 use crate::{WindowRecord, lock::Lock};
 
 /// How long the writer waits for a reader that keeps the log from being emptied.
-const PATIENCE: Duration = Duration::from_millis(100);
+const WRITER_PATIENCE: Duration = Duration::from_millis(100);
 /// A state of the node is followed by [`Writer::tidy`] every so many times.
-const TIDY_EVERY: u32 = 64;
+const MOMENTS_BETWEEN_TIDIES: u32 = 64;
 /// Bytes that a process or one of its profiles takes in a transaction, rounded up: row, page and index.
 const ROW_BYTES: u64 = 300;
 
@@ -37,49 +38,21 @@ pub struct Writer {
     before: Option<Moment>,
     next_window: u64,
     appended: u32,
-    standing: Standing,
+    status: Status,
     _lock: Lock,
 }
 
 /// How the writing goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Status {
     /// Whether the last attempt failed for want of room.
     pub full: bool,
     /// Moments, windows and events that were not written since the writer was opened.
     pub unwritten: u64,
 }
 
-/// What need not be asked of the file again. Belongs to what is committed: a transaction changes a copy.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Known {
-    /// This run's number; `None` before its first transaction.
-    pub(super) run: Option<i64>,
-    /// The moment that was written last.
-    pub(super) moment: Option<i64>,
-    /// The processes in it.
-    pub(super) processes: HashMap<ProcessKey, KnownProcess>,
-    /// Profiles by name and kind.
-    pub(super) profiles: HashMap<(String, String), i64>,
-}
-
-/// What makes a process another one, within a boot. An exec changes the executable.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ProcessKey {
-    pub(super) pid: u32,
-    pub(super) start_time: u64,
-    pub(super) exe: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KnownProcess {
-    pub(super) id: i64,
-    pub(super) comm: String,
-    pub(super) labels: String,
-}
-
 impl Writer {
-    /// Opens the history, or begins one. A damaged one is set aside, and told on the log; what is none, or a later
+    /// Opens the history, or begins one. A damaged one is set aside, and the log says so; what is none, or a later
     /// version's, is refused and not touched.
     pub fn open(options: &Options) -> Result<Self, StoreError> {
         options.check()?;
@@ -109,7 +82,7 @@ impl Writer {
             before: None,
             next_window,
             appended: 0,
-            standing: Standing::default(),
+            status: Status::default(),
             _lock: lock,
         })
     }
@@ -128,7 +101,7 @@ impl Writer {
     /// On an error nothing of it is kept, and the next one is tried as if it had not been.
     pub fn append(&mut self, moment: &Moment) -> Result<(), StoreError> {
         let rows: usize = moment.processes.iter().map(|process| 1 + process.profiles.len()).sum();
-        self.fits("a look at the node", rows as u64 * ROW_BYTES)?;
+        self.fits("a state of the node", rows as u64 * ROW_BYTES)?;
         let events = moment.events(self.before.as_ref());
         let boot = self.boot.clone();
         self.commit("write to", |transaction, known| {
@@ -138,7 +111,7 @@ impl Writer {
         })?;
         self.before = Some(moment.clone());
         self.appended = self.appended.wrapping_add(1);
-        if self.appended.is_multiple_of(TIDY_EVERY) || self.is_large() {
+        if self.appended.is_multiple_of(MOMENTS_BETWEEN_TIDIES) || self.is_large() {
             match self.tidy() {
                 Err(error @ StoreError::Corrupt { .. }) => self.mend(&error)?,
                 Err(error) => tracing::debug!(%error, "the history is not tidied"),
@@ -209,8 +182,8 @@ impl Writer {
 
     /// How the writing goes.
     #[must_use]
-    pub const fn standing(&self) -> Standing {
-        self.standing
+    pub const fn status(&self) -> Status {
+        self.status
     }
 
     /// One transaction, tried again where something could be done about its failure.
@@ -230,7 +203,7 @@ impl Writer {
             }
             _ => {}
         }
-        self.tell(result.as_ref().err());
+        self.note(result.as_ref().err());
         result
     }
 
@@ -293,19 +266,19 @@ impl Writer {
     }
 
     /// Full, or not any more, is reported once.
-    fn tell(&mut self, error: Option<&StoreError>) {
+    fn note(&mut self, error: Option<&StoreError>) {
         let full = matches!(error, Some(StoreError::Full { .. }));
         if error.is_some() {
-            self.standing.unwritten = self.standing.unwritten.saturating_add(1);
+            self.status.unwritten = self.status.unwritten.saturating_add(1);
         }
-        if let (Some(error), true, false) = (error, full, self.standing.full) {
+        if let (Some(error), true, false) = (error, full, self.status.full) {
             tracing::warn!(%error, "the history is not written");
         }
-        if self.standing.full && error.is_none() {
-            let unwritten = self.standing.unwritten;
+        if self.status.full && error.is_none() {
+            let unwritten = self.status.unwritten;
             tracing::warn!(unwritten, path = %self.options.path.display(), "the history is written again");
         }
-        self.standing.full = full;
+        self.status.full = full;
     }
 
     fn fits(&mut self, what: &'static str, bytes: u64) -> Result<(), StoreError> {
@@ -313,7 +286,7 @@ impl Writer {
         if bytes <= most {
             return Ok(());
         }
-        self.standing.unwritten = self.standing.unwritten.saturating_add(1);
+        self.status.unwritten = self.status.unwritten.saturating_add(1);
         Err(StoreError::TooLarge { path: shown(&self.options.path), what, bytes, most })
     }
 
@@ -374,16 +347,17 @@ fn connect(options: &Options) -> Result<Connection, StoreError> {
 }
 
 fn set_up(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(WRITER_PATIENCE)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     // The log is emptied into the file long before it reaches its bound, and cut when it is begun again.
     let log = options.log_bytes();
-    let pages = i64::try_from((log / 4 / PAGE).min(1000)).unwrap_or(1000);
+    let pages = i64::try_from((log / 4 / PAGE_BYTES).min(1000)).unwrap_or(1000);
     connection.pragma_update_and_check(None, "wal_autocheckpoint", pages, |_| Ok(()))?;
     let limit = i64::try_from(log / 4).unwrap_or(i64::MAX);
     connection.pragma_update_and_check(None, "journal_size_limit", limit, |_| Ok(()))?;
-    let most = i64::try_from(options.main_bytes() / PAGE).unwrap_or(i64::MAX).min(0xffff_fffe);
+    let most =
+        i64::try_from(options.main_bytes() / PAGE_BYTES).unwrap_or(i64::MAX).min(0xffff_fffe);
     connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
     // KiB. What is written next lies together; a larger one would fill up over hours for nothing.
     connection.pragma_update(None, "cache_size", -256)

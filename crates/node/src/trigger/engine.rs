@@ -1,15 +1,16 @@
 //! The states of all rules for one process.
 
 use super::{
-    Config, RULES, Row, Signals,
-    rule::{Condition, Watch},
+    rule::Condition,
+    rules::{Config, RULES, Row, Watch},
+    signals::Signals,
 };
 use crate::{Alert, AlertState};
 
 /// How far a rule has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Its condition does not hold, or nobody knows.
+    /// Its condition does not hold, or is not known.
     #[default]
     Inactive,
     /// It holds, but not yet for long enough.
@@ -63,9 +64,9 @@ struct Watching {
 }
 
 /// A firing rule that sees nothing any more ends after this time, seconds.
-const BLIND: f64 = 600.0;
+const BLIND_SECONDS: f64 = 600.0;
 /// After a gap longer than this between checks, a condition has not been seen to hold, seconds.
-const GAP: f64 = 60.0;
+const GAP_SECONDS: f64 = 60.0;
 
 impl Default for Engine {
     fn default() -> Self {
@@ -99,7 +100,7 @@ impl Engine {
         if !at.is_finite() || self.last.is_some_and(|last| at <= last) {
             return;
         }
-        let gap = self.last.is_some_and(|last| at - last > GAP);
+        let gap = self.last.is_some_and(|last| at - last > GAP_SECONDS);
         self.last = Some(at);
         for watching in &mut self.watches {
             let settings = (watching.rule.settings)(config);
@@ -213,7 +214,7 @@ impl Watching {
             self.seen = at;
         }
         match (self.now.state, condition) {
-            (State::Firing, Condition::Unknown) if at - self.seen < BLIND => {}
+            (State::Firing, Condition::Unknown) if at - self.seen < BLIND_SECONDS => {}
             (State::Firing, Condition::Beyond(message) | Condition::Between(message)) => {
                 self.turn(State::Firing, at, message);
             }

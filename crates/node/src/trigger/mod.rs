@@ -6,6 +6,7 @@
 //! ever. `docs/triggers.md` has what each searches for, and why.
 
 mod engine;
+mod per_profile;
 mod recent;
 mod rule;
 mod rules;
@@ -17,9 +18,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use drainprof_report::values::{Bytes, Share, Time};
 pub use engine::{Engine, RuleState, State, Want};
-pub use rule::Row;
 pub use rules::*;
 pub use signals::{Closes, Objects, ProfileSignals, Signals, Slope};
-pub use window::{By, Grant, Refused, WindowGrowth, Windows};
+pub use window::{By, Grant, Refused, Windows};

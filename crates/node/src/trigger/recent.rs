@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Points per window; nearer ones are merged, so the memory is bounded at any interval.
-const POINTS: f64 = 64.0;
+const POINTS_A_SPAN: f64 = 64.0;
 
 /// The points of a sliding window, the oldest first.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ impl<T: Copy> Recent<T> {
         let points = &mut self.points;
         if let (Some(last), Some(before)) =
             (points.len().checked_sub(1), points.len().checked_sub(2))
-            && points[last].0 - points[before].0 < over / POINTS
+            && points[last].0 - points[before].0 < over / POINTS_A_SPAN
         {
             points.truncate(last);
         }

@@ -2,20 +2,7 @@
 
 use std::fmt;
 
-use super::{Config, Signals};
-
-/// One row of the table of rules.
-#[derive(Debug)]
-pub struct Row {
-    /// Its name: in the configuration, in alerts and metrics.
-    pub name: &'static str,
-    /// Whether it is about memory, so that a window has to show where memory grows.
-    pub memory: bool,
-    /// Whether one cause makes it fire in all processes of a control group: then one window is enough for them.
-    pub shared: bool,
-    pub(super) settings: fn(&Config) -> &dyn Settings,
-    pub(super) start: fn() -> Box<dyn Watch>,
-}
+use super::signals::Signals;
 
 /// What all rules' settings have.
 pub(super) trait Settings {
@@ -40,25 +27,6 @@ pub(super) trait Rule: Settings + 'static {
 
     /// Checks once.
     fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition;
-}
-
-/// A rule that watches one process.
-pub(super) trait Watch: fmt::Debug + Send {
-    /// Checks once.
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition;
-}
-
-/// What a rule remembers, and where its settings are.
-#[derive(Debug)]
-pub(super) struct Watcher<R: Rule> {
-    pub(super) settings: fn(&Config) -> &R,
-    pub(super) past: R::Past,
-}
-
-impl<R: Rule + fmt::Debug> Watch for Watcher<R> {
-    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
-        (self.settings)(config).check(&mut self.past, signals)
-    }
 }
 
 /// What a rule sees.
@@ -126,7 +94,7 @@ macro_rules! settings {
                 /// For how long its condition must hold before it fires.
                 #[serde(rename = "for")]
                 #[schemars(extend("x-range" = ["0s", "1d"]))]
-                hold: $crate::trigger::Time = $hold,
+                hold: drainprof_report::values::Time = $hold,
                 $($(#[$doc])* $field: $type = $default,)*
             }
         }

@@ -1,14 +1,13 @@
 //! When a diagnostic window may be opened.
 //!
-//! One at a time per process and so many on the node, whoever asks. What rules ask for must also wait for
+//! One at a time per process and so many on the node, for rules and users alike. What rules ask for must also wait for
 //! the process's cool-down and must fit into the node's budget of seconds per hour. What a user asks for need not, but
-//! counts: whoever looks by hand does not want the daemon to look as well.
+//! counts: the daemon need not open another one beside it. The budget holds in every hour, so what was spent is kept
+//! with its times: an account could save, and spend twice as much in one hour.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use drainprof_report::units;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::{Refusal, config::Window as WindowConfig};
 
@@ -19,31 +18,6 @@ pub enum By {
     Rule,
     /// A user, over the command line, a signal, the socket or HTTP.
     User,
-}
-
-/// Which windows also trace page faults, heap and mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WindowGrowth {
-    /// Those that serve a rule about memory.
-    Memory,
-    /// All.
-    Always,
-    /// None but those for which it is asked.
-    Never,
-}
-
-impl WindowGrowth {
-    /// Whether a window does. `asked`: what whoever wants the window says of it; `memory_fires`: whether a rule about
-    /// memory fires, whoever wants the window.
-    #[must_use]
-    pub fn watches(self, asked: Option<bool>, memory_fires: bool) -> bool {
-        asked.unwrap_or(match self {
-            Self::Memory => memory_fires,
-            Self::Always => true,
-            Self::Never => false,
-        })
-    }
 }
 
 /// A window that may be opened, and is counted as open from now on.
@@ -115,9 +89,9 @@ struct Spent {
     seconds: f64,
 }
 
-const HOUR: f64 = 3600.0;
+const HOUR_SECONDS: f64 = 3600.0;
 /// Windows that are remembered one by one; of more in an hour, the oldest two count as one.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED: usize = 1024;
 
 impl<K> Default for Windows<K> {
     fn default() -> Self {
@@ -235,7 +209,7 @@ impl<K: Copy + Ord> Windows<K> {
         for old in &self.spent {
             spent -= old.seconds;
             if spent + seconds <= budget {
-                again = Some(old.began + HOUR - now);
+                again = Some(old.began + HOUR_SECONDS - now);
                 break;
             }
         }
@@ -243,7 +217,7 @@ impl<K: Copy + Ord> Windows<K> {
     }
 
     fn charge(&mut self, now: f64, seconds: f64) {
-        if self.spent.len() >= REMEMBERED
+        if self.spent.len() >= MAX_REMEMBERED
             && let (Some(oldest), Some(next)) = (self.spent.pop_front(), self.spent.front_mut())
         {
             next.seconds += oldest.seconds;
@@ -256,7 +230,7 @@ impl<K: Copy + Ord> Windows<K> {
     fn forget(&mut self, config: &WindowConfig, now: f64) {
         let cooldown = config.cooldown.as_seconds();
         self.ended.retain(|_, ended| now - *ended < cooldown);
-        while self.spent.front().is_some_and(|spent| now - spent.began >= HOUR) {
+        while self.spent.front().is_some_and(|spent| now - spent.began >= HOUR_SECONDS) {
             self.spent.pop_front();
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use drainprof_common::hist::{Hist, lower_bound};
 use drainprof_report::{Allocator, Kind};
 
-use super::Seen;
+use super::super::view::Seen;
 use crate::{Counts, Labels, PinDelays};
 
 /// Counts of one label set, by profile.
@@ -31,7 +31,8 @@ pub(super) fn add(sums: &mut ByProfile, labels: &Labels, (facts, target): Seen<'
         let sum = entry(sums, labels, &probe.profile, kind.name());
         sum.hits += probe.entries + probe.returns;
         // Whole parts of two: their sum is exact in any order, and so never falls by a rounding.
-        sum.cost_seconds += (probe.cost_seconds * COST_PARTS).round() / COST_PARTS;
+        sum.cost_seconds +=
+            (probe.cost_seconds * COST_PARTS_A_SECOND).round() / COST_PARTS_A_SECOND;
     }
     if runs {
         for (profile, kind) in profiles {
@@ -41,7 +42,7 @@ pub(super) fn add(sums: &mut ByProfile, labels: &Labels, (facts, target): Seen<'
 }
 
 /// Parts of a second in which costs are added up: about a microsecond each.
-const COST_PARTS: f64 = 1_048_576.0;
+const COST_PARTS_A_SECOND: f64 = 1_048_576.0;
 
 pub(super) fn entry<'a>(
     sums: &'a mut ByProfile,

@@ -143,7 +143,7 @@ fn running_sets_stay() {
     let three = [both[1], ((1, 3), &b, seen), ((1, 4), &c, seen)];
     assert_eq!(names(sums.counts(three.into_iter())), ["b", "other"]);
     // A process that is called `other` counts there, too.
-    assert_eq!(sums.place(labels("other")), other());
+    assert_eq!(sums.place(labels("other")), Labels::other());
 }
 
 /// Labels that metrics do not show tell no sets apart.
@@ -203,7 +203,7 @@ proptest! {
             for (own, (since, opened)) in &before {
                 let same = now.get(own).filter(|(now, _)| now == since);
                 prop_assert!(same.is_none_or(|(_, now)| now >= opened), "{:?}", own);
-                prop_assert!(*own != other() || same.is_some());
+                prop_assert!(*own != Labels::other() || same.is_some());
             }
             before = now;
         }

@@ -170,12 +170,12 @@ async fn a_stranger() {
     pusher.end().await;
     let state = state.lock().unwrap();
     assert_eq!((state.pushed.sent, state.pushed.unreachable), (0, 1));
-    let trouble = state.trouble.as_deref().unwrap_or_default();
-    assert!(trouble.contains("certificate"), "{trouble}");
+    let failure = state.failure.as_deref().unwrap_or_default();
+    assert!(failure.contains("certificate"), "{failure}");
     assert!(!refusing.is_finished(), "no request has come");
 }
 
-/// What is refused is not tried again; what fails is tried five times; both are counted, and the trouble is told until
+/// What is refused is not tried again; what fails is tried five times; both are counted, and the failure is reported until
 /// one arrives.
 #[tokio::test]
 async fn losses_are_counted() {
@@ -186,7 +186,7 @@ async fn losses_are_counted() {
     }
     let receiver = served(move || {
         receiver.take("401 Unauthorized");
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             receiver.take("500 Internal Server Error");
         }
         receiver
@@ -199,9 +199,9 @@ async fn losses_are_counted() {
         move || {
             let (mut stream, _) = receiver.request();
             let seen = state.lock().unwrap().pushed;
-            let trouble = state.lock().unwrap().trouble.clone();
+            let failure = state.lock().unwrap().failure.clone();
             answer(&mut *stream, "204 No Content");
-            ((seen, trouble), receiver)
+            ((seen, failure), receiver)
         }
     })
     .await;
@@ -211,7 +211,7 @@ async fn losses_are_counted() {
     pusher.end().await;
     drop(receiver);
     let seen = seen.lock().unwrap();
-    assert_eq!((seen.pushed.sent, seen.trouble.clone()), (1, None));
+    assert_eq!((seen.pushed.sent, seen.failure.clone()), (1, None));
 }
 
 /// The queue is bounded: what finds no room is counted, and nobody waits. A report without call stacks is not sent.
@@ -222,11 +222,11 @@ async fn no_room() {
     let plain = Report::build(&samples::drain_snapshot(), &Options::default());
     pusher.window(&record(), &labels(), &plain);
     // On this thread, the task that sends does not run before the next `await`.
-    for _ in 0..WAITING + 3 {
+    for _ in 0..MAX_WAITING_PROFILES + 3 {
         pusher.window(&record(), &labels(), &report());
     }
     assert_eq!(pusher.pushed(), Pushed { dropped: 3, ..Pushed::default() });
-    assert_eq!(pusher.trouble(), None);
+    assert_eq!(pusher.failure(), None);
 }
 
 /// Endpoints and secrets that cannot be used are refused at the start, with the reason.

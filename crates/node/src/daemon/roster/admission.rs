@@ -1,4 +1,4 @@
-//! Who comes and goes: processes that a scan finds, that the kernel side follows, and that have ended.
+//! Processes that come and go: processes that a scan finds, that the kernel side follows, and that have ended.
 
 use std::{
     collections::BTreeMap,
@@ -19,17 +19,17 @@ use super::{
         arrivals::Change,
         lifecycle::{Followed, Lifecycle},
         tracked::Tracked,
-        unix_ms,
     },
-    ATTACHING, Roster, WAITING,
+    MAX_ADMITTING_TIME, MAX_WAITING, Roster,
 };
 use crate::{
     Labels,
+    clock::unix_ms,
     config::{Config, Facts},
 };
 
 /// Newcomers that are examined together.
-const AT_ONCE: usize = 64;
+const LABELS_BATCH: usize = 64;
 
 /// A process with its labels; why it cannot be traced.
 type Opened = Result<(Process, Labels), ProcessError>;
@@ -54,7 +54,7 @@ enum Found {
 
 impl Roster {
     /// Finds processes that started, changed or ended. `now` is a time since any fixed moment.
-    pub(in crate::daemon) fn scan(&mut self, config: &Config, killed: bool, now: Duration) {
+    pub(crate) fn scan(&mut self, config: &Config, killed: bool, now: Duration) {
         let changes = match self.arrivals.scan(now) {
             Ok(changes) => changes,
             Err(error) => {
@@ -62,12 +62,12 @@ impl Roster {
                 return;
             }
         };
-        // The end of whoever was not listed is in the ring already, and is examined before it is forgotten.
+        // The end of a process that was not listed is in the ring already, and is examined before it is forgotten.
         self.take_events(config);
         for change in changes {
             match change {
                 Change::Came(process, made_of) | Change::Mapped(process, made_of) => {
-                    if self.waiting.len() < WAITING {
+                    if self.waiting.len() < MAX_WAITING {
                         self.waiting.push_back((process, made_of));
                     }
                 }
@@ -78,7 +78,7 @@ impl Roster {
     }
 
     /// Checks newcomers, for a while.
-    pub(in crate::daemon) fn admit(&mut self, config: &Config, killed: bool) {
+    pub(crate) fn admit(&mut self, config: &Config, killed: bool) {
         if self.waiting.is_empty() {
             return;
         }
@@ -86,9 +86,9 @@ impl Roster {
         let mut later = Vec::new();
         let mut labels = BTreeMap::new();
         let mut is_read = 0;
-        while began.elapsed() < ATTACHING && !self.waiting.is_empty() {
+        while began.elapsed() < MAX_ADMITTING_TIME && !self.waiting.is_empty() {
             if is_read == 0 {
-                is_read = self.waiting.len().min(AT_ONCE);
+                is_read = self.waiting.len().min(LABELS_BATCH);
                 labels = self.labels_of_next(config, is_read);
             }
             is_read -= 1;
@@ -314,7 +314,7 @@ impl Roster {
     }
 
     /// Takes events that have come from the kernel sides, and reclaims room in their maps.
-    pub(in crate::daemon) fn take_events(&mut self, config: &Config) {
+    pub(crate) fn take_events(&mut self, config: &Config) {
         self.newcomers.turn();
         let Lifecycle { followed, unseen, ended } = Lifecycle::take(self.pool.kernels_mut());
         let mut opened = open_all(&followed);

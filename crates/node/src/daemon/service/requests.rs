@@ -1,24 +1,23 @@
 //! Answers requests: state, reports, windows, kill switch and reload.
 
-use tokio::sync::oneshot;
-
 use super::{
     super::{
+        history::{Question, Sender, no_report},
         window::Ended,
         windows::{Closed, Order},
     },
     Service,
 };
 use crate::{
-    AlertState, Answer, Asked, NodeTarget, Refusal, Request, WindowRecord, config::Applies,
-    trigger::By,
+    AlertState, Answer, Asked, NodeTarget, Refusal, Request, WindowRecord, clock::unix_ms,
+    config::Applies, trigger::By,
 };
 
-/// Windows that are listed at most, whoever asks.
-const LISTED_WINDOWS: u32 = 1_000;
+/// Windows that a list has at most.
+const MAX_LISTED_WINDOWS: u32 = 1_000;
 
 impl Service {
-    /// Answers a request. A task of its own answers what takes time.
+    /// Answers a request; the thread of the history answers what is kept there.
     pub(super) fn answer(&mut self, asked: Asked) {
         let Asked { request, answer } = asked;
         let result = match request {
@@ -62,51 +61,25 @@ impl Service {
     }
 
     fn list_windows(&mut self, limit: u32, answer: Sender) {
-        let limit = limit.min(LISTED_WINDOWS);
-        let own = self.windows.list();
-        let Some(history) = &mut self.history else {
-            let windows = own.into_iter().rev().take(limit as usize).collect();
-            let _ = answer.send(Ok(Answer::Windows { windows }));
-            return;
-        };
-        let kept = history.windows(limit);
-        tokio::spawn(async move {
-            let result = match kept.await {
-                Ok(Ok(windows)) => Ok(Answer::Windows { windows }),
-                Ok(Err(error)) => Err(Refusal::Failed { message: error.to_string() }),
-                Err(_) => Err(too_slow()),
-            };
-            let _ = answer.send(result);
-        });
+        let limit = limit.min(MAX_LISTED_WINDOWS);
+        if let Some(history) = &mut self.history {
+            return history.answer(Question::Windows(limit), answer);
+        }
+        let windows = self.windows.list().into_iter().rev().take(limit as usize).collect();
+        let _ = answer.send(Ok(Answer::Windows { windows }));
     }
 
     fn find_report(&mut self, id: u64, answer: Sender) {
-        if self.windows.is_running(id) {
-            let message = format!("window {id} has not ended");
-            let _ = answer.send(Err(Refusal::NotNow { message }));
-            return;
-        }
-        if let Some(report) = self.windows.report(id) {
-            let report = Box::new(report.clone());
-            let _ = answer.send(Ok(Answer::Report { report }));
-            return;
-        }
-        let none =
-            move || Refusal::NotFound { message: format!("there is no report of a window {id}") };
-        let Some(history) = &mut self.history else {
-            let _ = answer.send(Err(none()));
-            return;
+        let found = if self.windows.is_running(id) {
+            Err(Refusal::NotNow { message: format!("window {id} has not ended") })
+        } else if let Some(report) = self.windows.report(id) {
+            Ok(Answer::Report { report: Box::new(report.clone()) })
+        } else if let Some(history) = &mut self.history {
+            return history.answer(Question::Report(id), answer);
+        } else {
+            Err(no_report(id))
         };
-        let kept = history.report(id);
-        tokio::spawn(async move {
-            let result = match kept.await {
-                Ok(Ok(Some(report))) => Ok(Answer::Report { report: Box::new(report) }),
-                Ok(Ok(None)) => Err(none()),
-                Ok(Err(error)) => Err(Refusal::Failed { message: error.to_string() }),
-                Err(_) => Err(too_slow()),
-            };
-            let _ = answer.send(result);
-        });
+        let _ = answer.send(found);
     }
 
     /// Opens a window, if it is granted.
@@ -173,7 +146,7 @@ impl Service {
         let now = self.began.elapsed().as_secs_f64();
         let Closed { record, labels, report } = self.windows.close(&self.config, now, ended);
         if let (Some(labels), Some(report)) = (labels, &report) {
-            self.counters.blame(&labels, (record.id, super::unix_ms()), report);
+            self.counters.blame(&labels, (record.id, unix_ms()), report);
             self.pushers.window(&record, &labels, report);
         }
         if let Some(report) = &report {
@@ -244,8 +217,6 @@ impl Service {
     }
 }
 
-type Sender = oneshot::Sender<Result<Answer, Refusal>>;
-
 fn done(message: &str) -> Answer {
     Answer::Done { message: message.to_owned() }
 }
@@ -256,8 +227,4 @@ fn not_watched(pid: u32) -> Refusal {
             "process {pid} is not watched: it has ended, or the configuration excludes it"
         ),
     }
-}
-
-fn too_slow() -> Refusal {
-    Refusal::NotNow { message: "the history is busy writing; try again".to_owned() }
 }

@@ -9,16 +9,16 @@ use std::{
 
 use drainprof_report::stored::MOST_BYTES;
 
-use super::Reply;
+use super::line::Reply;
 use crate::{Answer, Refusal, Request};
 
 /// How long an answer is waited for unless the caller says otherwise; longer than the daemon gives itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error("no drainprof daemon listens on {}; is it running? Start it, or name its socket", path.display())]
     NoDaemon {
         /// The socket.
@@ -77,7 +77,7 @@ pub struct Client {
 impl Client {
     /// Connects, and waits long for answers.
     pub fn connect(path: &Path) -> Result<Self, AskError> {
-        Self::patient(path, PATIENCE)
+        Self::patient(path, DEFAULT_PATIENCE)
     }
 
     /// Connects, and waits so long for each answer.
@@ -107,7 +107,7 @@ impl Client {
         let foreign = |message: String| AskError::Foreign { path: path(), message };
         let mut line = serde_json::to_vec(request).map_err(|error| foreign(error.to_string()))?;
         line.push(b'\n');
-        // Who refuses us for who we are, or for want of room, does so unasked and closes: read what there is.
+        // A refusal for our user, or for want of room, comes before our request, and closes: read what there is.
         let sent = self.stream.get_mut().write_all(&line);
         let mut text = Vec::new();
         let read = (&mut self.stream).take(MOST_BYTES as u64).read_until(b'\n', &mut text);

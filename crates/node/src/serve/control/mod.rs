@@ -1,55 +1,34 @@
 //! The control socket: one JSON [`Request`] a line in, one JSON [`Reply`] a line out.
 //!
 //! Who may: root, the daemon's own user, members of the configured group. The socket's mode says so, and the kernel's
-//! word on who has connected is checked once more.
+//! word on the peer's user is checked once more.
 
 mod client;
+mod line;
 mod peers;
 mod place;
 
 use std::{sync::Arc, time::Duration};
 
 pub use client::{AskError, Client};
-pub(super) use peers::Peers;
+use line::Reply;
+pub(super) use line::parse;
+use peers::Peers;
+use place::Listening;
 pub(super) use place::Place;
-use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    net::{UnixListener, UnixStream, unix::UCred},
+    net::{UnixStream, unix::UCred},
     sync::Semaphore,
     task::JoinSet,
     time::timeout,
 };
 
-use super::{Limits, hub::Hub};
-use crate::{Answer, Refusal, Request};
-
-/// Where the control socket is unless the configuration says otherwise.
-pub const SOCKET: &str = "/run/drainprof/control.sock";
-
-/// One line from the daemon.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Reply {
-    /// The answer.
-    Ok(Answer),
-    /// It is not done.
-    Refused(Refusal),
-    /// The line was no request; the connection is closed.
-    Error(String),
-}
+use super::{hub::Hub, options::Limits};
+use crate::{Refusal, Request};
 
 /// After a failed accept, for example without a free descriptor, before the next.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// A socket that is listened on. Its file goes with it.
-#[derive(Debug)]
-pub(super) struct Listening {
-    pub(super) listener: UnixListener,
-    pub(super) peers: Peers,
-    /// Removes the file and lets the lock go.
-    pub(super) _place: Place,
-}
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts until it is dropped; connections end with it.
 pub(super) async fn serve(listening: Listening, hub: Arc<Hub>, limits: Limits) {
@@ -64,20 +43,20 @@ pub(super) async fn serve(listening: Listening, hub: Arc<Hub>, limits: Limits) {
                         clients.spawn(async move {
                             match admitted {
                                 Ok(peer) => client(stream, peer, &hub, limits).await,
-                                Err(refusal) => drop(tell(stream, refusal, limits).await),
+                                Err(refusal) => drop(refuse(stream, refusal, limits).await),
                             }
                             drop(place);
                         });
                     } else {
                         // A fresh socket has room for so little.
                         let message = "the control socket has too many clients; try again".to_owned();
-                        let line = line(&Reply::Refused(Refusal::NotNow { message }));
+                        let line = Reply::Refused(Refusal::NotNow { message }).line();
                         drop(stream.try_write(&line));
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a client on the control socket");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
             Some(_) = clients.join_next(), if !clients.is_empty() => {}
@@ -125,7 +104,7 @@ async fn client(stream: UnixStream, peer: UCred, hub: &Hub, limits: Limits) {
                 (Reply::Error(message), true)
             }
         };
-        let line = line(&reply);
+        let line = reply.line();
         let written = timeout(limits.idle_timeout, to.write_all(&line)).await;
         if close || !matches!(written, Ok(Ok(()))) {
             return;
@@ -133,18 +112,7 @@ async fn client(stream: UnixStream, peer: UCred, hub: &Hub, limits: Limits) {
     }
 }
 
-pub(super) fn parse(text: &[u8], most: usize) -> Result<Request, String> {
-    let Some(text) = text.strip_suffix(b"\n") else {
-        return Err(if text.len() > most {
-            format!("a request has at most {most} bytes")
-        } else {
-            "a request ends with a line feed".to_owned()
-        });
-    };
-    serde_json::from_slice(text).map_err(|error| format!("this is no request: {error}"))
-}
-
-/// Orders are reported, with who gave them; questions only to who wants to know everything.
+/// Orders are logged with the user that gave them; questions only at level debug.
 fn log(request: &Request, peer: &UCred) {
     let (uid, pid) = (peer.uid(), peer.pid());
     match request {
@@ -160,19 +128,10 @@ fn log(request: &Request, peer: &UCred) {
     }
 }
 
-async fn tell(mut stream: UnixStream, refusal: Refusal, limits: Limits) -> std::io::Result<()> {
-    let line = line(&Reply::Refused(refusal));
+async fn refuse(mut stream: UnixStream, refusal: Refusal, limits: Limits) -> std::io::Result<()> {
+    let line = Reply::Refused(refusal).line();
     match timeout(limits.idle_timeout, stream.write_all(&line)).await {
         Ok(written) => written,
         Err(_) => Ok(()),
     }
-}
-
-fn line(reply: &Reply) -> Vec<u8> {
-    let mut line = serde_json::to_vec(reply).unwrap_or_else(|error| {
-        let reply = Reply::Error(format!("the answer has no JSON form: {error}"));
-        serde_json::to_vec(&reply).unwrap_or_default()
-    });
-    line.push(b'\n');
-    line
 }

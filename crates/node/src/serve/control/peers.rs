@@ -6,7 +6,7 @@ use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 /// Root, the daemon's own user, and the members of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Peers {
+pub(crate) struct Peers {
     own: u32,
     group: Option<(u32, String)>,
 }
@@ -52,7 +52,7 @@ fn groups_of(uid: u32) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Root, the own user, the group by primary or other membership; nobody else.
+    /// Root, the own user, the group by primary or other membership; no others.
     #[test]
     fn few_may() {
         let peers = Peers { own: 500, group: Some((77, "drainprof".to_owned())) };

@@ -12,16 +12,25 @@ use std::{
 
 use nix::unistd::Group;
 
-use super::{super::ServeError, Listening, Peers};
+use super::{super::error::ServeError, peers::Peers};
 use crate::lock::{Attempt, Lock};
 
 /// The socket's mode: for its owner and its group.
-const MODE: u32 = 0o660;
+const SOCKET_MODE: u32 = 0o660;
+
+/// A socket that is listened on. Its file goes with it.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(super) listener: tokio::net::UnixListener,
+    pub(super) peers: Peers,
+    /// Removes the file and lets the lock go.
+    pub(super) _place: Place,
+}
 
 /// A socket and its lock. The file of the socket goes with it; the lock's file stays, because another daemon may have
 /// opened it already.
 #[derive(Debug)]
-pub(in super::super) struct Place {
+pub(crate) struct Place {
     path: PathBuf,
     listener: Option<UnixListener>,
     peers: Peers,
@@ -30,7 +39,7 @@ pub(in super::super) struct Place {
 
 impl Place {
     /// Takes it, unless a running daemon has it.
-    pub(in super::super) fn take(path: &Path, group: Option<&str>) -> Result<Self, ServeError> {
+    pub(crate) fn take(path: &Path, group: Option<&str>) -> Result<Self, ServeError> {
         let failed = |step: &'static str, path: &Path| {
             let path = path.to_owned();
             move |source: io::Error| ServeError::Socket { step, path, source }
@@ -51,12 +60,12 @@ impl Place {
             Ok(there) if !there.file_type().is_socket() => {
                 return Err(ServeError::NoSocket { path: path.to_owned() });
             }
-            // Whoever left it is gone: we hold the lock.
+            // The daemon that left it is gone: we hold the lock.
             Ok(_) => fs::remove_file(path).map_err(failed("remove the old socket", path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("examine", path)(error)),
         }
-        // Made under another name, so that nobody connects before its mode is right.
+        // Made under another name, so that no client connects before its mode is right.
         let new = with_ending(path, ".new");
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -69,7 +78,7 @@ impl Place {
         if let Some((gid, _)) = &group {
             chown(&new, None, Some(*gid)).map_err(failed("give to its group", &new))?;
         }
-        fs::set_permissions(&new, Permissions::from_mode(MODE))
+        fs::set_permissions(&new, Permissions::from_mode(SOCKET_MODE))
             .map_err(failed("set the mode of", &new))?;
         fs::rename(&new, path).map_err(failed("put into place", path))?;
         let listener = Some(listener);
@@ -77,12 +86,12 @@ impl Place {
     }
 
     /// The socket's path.
-    pub(in super::super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Hands the socket to the runtime.
-    pub(in super::super) fn listen(mut self) -> Result<Listening, ServeError> {
+    pub(crate) fn listen(mut self) -> Result<Listening, ServeError> {
         let listener = self.listener.take().ok_or_else(|| {
             ServeError::Runtime(io::Error::other("the socket was handed over before"))
         })?;

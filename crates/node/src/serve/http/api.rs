@@ -11,17 +11,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    super::Limits,
-    Peer, Shared,
+    super::options::Limits,
     guard::Access,
-    page::{Range, RangeQuery},
+    past::{Range, RangeQuery},
+    peer::Peer,
+    shared::Shared,
 };
 use crate::{
     Answer, NodeState, NodeTarget, Refusal, Request, WindowRecord, history::course_document,
 };
 
-/// Windows that are listed where nobody says how many.
-const WINDOWS: u32 = 100;
+/// Windows that are listed where the request does not say how many.
+const DEFAULT_WINDOWS: u32 = 100;
 
 pub(super) fn router(limits: &Limits) -> Router<Shared> {
     Router::new()
@@ -49,14 +50,14 @@ fn refused(refusal: &Refusal) -> Response {
 
 /// Diagnostic windows.
 #[derive(Serialize, JsonSchema)]
-pub(in crate::serve) struct Windows {
+pub(crate) struct Windows {
     /// The latest first.
     windows: Vec<WindowRecord>,
 }
 
 /// The watched processes.
 #[derive(Serialize, JsonSchema)]
-pub(in crate::serve) struct Targets {
+pub(crate) struct Targets {
     /// In order of their pids.
     targets: Vec<NodeTarget>,
 }
@@ -128,7 +129,7 @@ async fn report(
     })
 }
 
-/// The course of a process in a range, as `drainprof history -p PID -o json` has it.
+/// The series of a process in a range, as `drainprof history -p PID -o json` has it.
 async fn history(
     State(shared): State<Shared>,
     Extension(access): Extension<Access>,
@@ -166,7 +167,7 @@ async fn windows(
     Extension(access): Extension<Access>,
     Query(query): Query<WindowsQuery>,
 ) -> Response {
-    let limit = query.limit.unwrap_or(WINDOWS);
+    let limit = query.limit.unwrap_or(DEFAULT_WINDOWS);
     match shared.hub.ask(Request::Windows { limit }).await {
         Ok(Answer::Windows { windows }) => shown(&shared, access, &Windows { windows }),
         answer => answered(answer),
@@ -190,7 +191,7 @@ async fn window_report(
 /// The request to open a diagnostic window.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in crate::serve) struct Diagnose {
+pub(crate) struct Diagnose {
     /// The process.
     pid: u32,
     /// For how long; null or absent: as configured.

@@ -1,4 +1,4 @@
-//! Whom HTTP answers, and how much: `Host` and `Origin` are checked, and the token.
+//! Which requests HTTP answers, and how much: `Host` and `Origin` are checked, and the token.
 //!
 //! A web page whose name resolves to this machine (DNS rebinding) sends its own name as `Host`; so names that are not
 //! ours are refused. An address as `Host` is safe: a page cannot have it unless it came from there.
@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-use super::{super::token::Token, Peer};
+use super::{super::token::Token, peer::Peer};
 use crate::Refusal;
 
 /// How much a client may.
@@ -27,14 +27,14 @@ pub(super) enum Access {
 
 /// Checks requests before anything else sees them.
 #[derive(Debug)]
-pub(in crate::serve) struct Guard {
+pub(crate) struct Guard {
     names: Vec<String>,
     token: Option<Token>,
 }
 
 impl Guard {
     /// With further names of this machine.
-    pub(in crate::serve) fn new(names: &[String], token: Option<Token>) -> Self {
+    pub(crate) fn new(names: &[String], token: Option<Token>) -> Self {
         let names = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         Self { names, token }
     }
@@ -152,7 +152,7 @@ fn unauthorized(message: &str) -> Response {
 mod tests {
     use super::*;
 
-    /// Our names and addresses, with any port; nobody else's, however similar.
+    /// Our names and addresses, with any port; no others, however similar.
     #[test]
     fn hosts() {
         let guard = Guard::new(&["Node1.example".to_owned()], None);

@@ -1,39 +1,43 @@
 //! HTTP/1.1: one request per connection, every connection bounded in time, and every client in its connections.
+//!
+//! The accept loop is our own: `axum::serve` has no bounds for the bytes of a request's headers and for the time until
+//! they are there, and tower's limits begin only with a request, not with a connection.
 
 mod api;
 mod guard;
 mod page;
 mod pages;
+mod past;
+mod peer;
 mod places;
 mod redact;
+mod shared;
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+#[cfg(feature = "testing")]
+use std::net::{IpAddr, SocketAddr};
+use std::{io, sync::Arc, time::Duration};
 
 #[cfg(test)]
 pub(super) use api::{Diagnose, Targets, Windows};
-use axum::{Extension, Router, extract::FromRef, middleware};
+use axum::{Extension, Router, middleware};
 pub(super) use guard::Guard;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-pub(super) use page::Past;
 pub use pages::in_words;
+pub(super) use past::Past;
+use peer::Peer;
 use places::Places;
-use redact::Redactor;
+use shared::Shared;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time::timeout,
 };
 
-use super::{Limits, hub::Hub};
+use super::{hub::Hub, options::Limits};
 
 /// All that is served besides the page for browsers, by method; the document of the API and its tests follow this list.
 #[cfg(test)]
@@ -51,34 +55,12 @@ pub(super) const ROUTES: &[(&str, &str)] = &[
     ("post", "/api/v1/diagnose"),
 ];
 
-/// Who asks, and at which of our addresses.
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    remote: SocketAddr,
-    local: IpAddr,
-    port: u16,
-}
-
-/// What all requests share.
-#[derive(Clone)]
-struct Shared {
-    hub: Arc<Hub>,
-    guard: Arc<Guard>,
-    redactor: Arc<Redactor>,
-    past: Arc<Past>,
-}
-
-impl FromRef<Shared> for Arc<Hub> {
-    fn from_ref(shared: &Shared) -> Self {
-        Self::clone(&shared.hub)
-    }
-}
-
 /// A connection to whom there is no place.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n\
+const TOO_MANY_CONNECTIONS: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\n\
     content-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
 /// After a failed accept, for example without a free descriptor, before the next.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 fn router(hub: Arc<Hub>, guard: Guard, past: Past, limits: &Limits) -> Router {
     let (guard, past) = (Arc::new(guard), Arc::new(past));
@@ -113,19 +95,19 @@ pub(super) async fn serve(
                         });
                     } else {
                         // A fresh socket has room for so little; who does not read it is cut off all the same.
-                        drop(stream.try_write(FULL));
+                        drop(stream.try_write(TOO_MANY_CONNECTIONS));
                     }
                 }
-                Err(error) => told(&error).await,
+                Err(error) => accept_failed(&error).await,
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }
 }
 
-async fn told(error: &io::Error) {
+async fn accept_failed(error: &io::Error) {
     tracing::warn!(%error, "cannot accept an HTTP connection");
-    tokio::time::sleep(PAUSE).await;
+    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 fn builder(limits: &Limits) -> http1::Builder {
@@ -166,7 +148,7 @@ pub(super) async fn answer(hub: Arc<Hub>, bytes: &[u8]) -> Vec<u8> {
         builder(&limits).half_close(true).serve_connection(TokioIo::new(theirs), service);
     let mut answer = Vec::new();
     let send = async {
-        // Who has heard enough may close before all is sent.
+        // The server may have read enough and close before all is sent.
         let _ = to.write_all(bytes).await;
         let _ = to.shutdown().await;
     };

@@ -16,15 +16,15 @@ use drainprof_report::{export::shown, health::Health};
 use super::{
     super::{
         hub::Hub,
-        metrics::{negotiate, render},
+        metrics::{negotiate, render, state_age},
     },
-    Shared,
     guard::Access,
+    shared::Shared,
 };
 use crate::{AlertState, NodeState, Outcome};
 
 /// Characters of a name or sentence that are shown.
-const CHARS: usize = 300;
+const MAX_CHARS: usize = 300;
 
 pub(super) fn router() -> Router<Shared> {
     Router::new()
@@ -38,9 +38,9 @@ async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
     let accept: Vec<_> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let flavour = negotiate(&accept.join(","));
-    // Not while the lock is held.
-    let families = hub.metrics().families_at(hub.age());
-    ([(header::CONTENT_TYPE, flavour.media_type())], render(&families, flavour)).into_response()
+    let (families, age) = (hub.families(), state_age(hub.age()));
+    let text = render(families.iter().chain([&age]), flavour);
+    ([(header::CONTENT_TYPE, flavour.media_type())], text).into_response()
 }
 
 /// Whether the daemon's loop works.
@@ -77,7 +77,7 @@ fn losses(state: &NodeState, text: &mut String) {
         text.push_str("complete  yes\n");
     }
     for why in &state.incomplete {
-        let _ = writeln!(text, "complete  no: {}", shown(why, CHARS));
+        let _ = writeln!(text, "complete  no: {}", shown(why, MAX_CHARS));
     }
     if !state.complete && state.incomplete.is_empty() {
         text.push_str("complete  no\n");
@@ -110,7 +110,7 @@ pub fn in_words(state: &NodeState, age: Option<Duration>) -> String {
     let killed = if state.killed { "on: nothing is attached" } else { "off" };
     let _ = writeln!(text, "kill      {killed}");
     for degraded in &state.degraded {
-        let _ = writeln!(text, "degraded  {}", shown(degraded, CHARS));
+        let _ = writeln!(text, "degraded  {}", shown(degraded, MAX_CHARS));
     }
     losses(state, &mut text);
     if state.processes_late != 0 {
@@ -142,8 +142,8 @@ pub fn in_words(state: &NodeState, age: Option<Duration>) -> String {
     );
     for target in &state.targets {
         for alert in target.alerts.iter().filter(|alert| alert.state == AlertState::Firing) {
-            let (comm, rule) = (shown(&target.comm, CHARS), shown(&alert.rule, CHARS));
-            let message = shown(&alert.message, CHARS);
+            let (comm, rule) = (shown(&target.comm, MAX_CHARS), shown(&alert.rule, MAX_CHARS));
+            let message = shown(&alert.message, MAX_CHARS);
             let _ = writeln!(text, "alert     {} ({comm}): {rule}: {message}", target.pid);
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! A client on another machine is its address. On this machine all have the same, so there a client is the user that
 //! owns the other end of the connection, which the kernel's socket diagnostics name. Where they do not, such clients
-//! share one client's part.
+//! share one client's part. Each question is answered from one lookup, however many sockets there are; `/proc/net/tcp`
+//! would be read whole.
 
 use std::{
     collections::BTreeMap,
@@ -16,17 +17,17 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-use super::Peer;
+use super::peer::Peer;
 
-/// Who has connected.
+/// The owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Client {
     /// A user of this machine.
     User(u32),
     /// Another machine.
     Machine(IpAddr),
-    /// Somebody on this machine.
-    Somebody,
+    /// A user of this machine whom the kernel does not name.
+    Unknown,
 }
 
 /// All places.
@@ -81,10 +82,10 @@ impl Places {
         match owner {
             Some(Ok(user)) => Client::User(user),
             Some(Err(error)) => {
-                tracing::debug!(%error, remote = %peer.remote, "who has connected is not known");
-                Client::Somebody
+                tracing::debug!(%error, remote = %peer.remote, "the owner of a connection is not known");
+                Client::Unknown
             }
-            None => Client::Somebody,
+            None => Client::Unknown,
         }
     }
 }
@@ -102,52 +103,52 @@ impl Drop for Place {
 }
 
 /// `SOCK_DIAG_BY_FAMILY`, the only kind of message here.
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `NLM_F_REQUEST`.
-const REQUEST: u16 = 1;
+const NLM_F_REQUEST: u16 = 1;
 /// `struct nlmsghdr`.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// `struct nlmsghdr`, and `struct inet_diag_req_v2`.
-const QUESTION: usize = HEADER + 56;
+const QUESTION_BYTES: usize = HEADER_BYTES + 56;
 /// Where `idiag_uid` of `struct inet_diag_msg` stands in an answer.
-const USER: usize = HEADER + 64;
+const USER_OFFSET: usize = HEADER_BYTES + 64;
 
 /// The user that owns the other end of a connection on this machine.
 fn owner(socket: &OwnedFd, peer: Peer) -> io::Result<u32> {
     send(socket, &question(peer), SendFlags::empty())?;
     let mut answer = [0; 512];
     let (_, length) = recv(socket, &mut answer[..], RecvFlags::empty())?;
-    let is_answer = length >= USER + 4 && answer[4..6] == BY_FAMILY.to_ne_bytes();
-    let user = answer[USER..].first_chunk().filter(|_| is_answer);
+    let is_answer = length >= USER_OFFSET + 4 && answer[4..6] == SOCK_DIAG_BY_FAMILY.to_ne_bytes();
+    let user = answer[USER_OFFSET..].first_chunk().filter(|_| is_answer);
     user.map(|bytes| u32::from_ne_bytes(*bytes))
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the kernel knows no such socket"))
 }
 
 /// The request for the socket whose own address is the remote one.
-fn question(peer: Peer) -> [u8; QUESTION] {
-    let mut bytes = [0; QUESTION];
+fn question(peer: Peer) -> [u8; QUESTION_BYTES] {
+    let mut bytes = [0; QUESTION_BYTES];
     let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-    put(0, &(QUESTION as u32).to_ne_bytes());
-    put(4, &BY_FAMILY.to_ne_bytes());
-    put(6, &REQUEST.to_ne_bytes());
+    put(0, &(QUESTION_BYTES as u32).to_ne_bytes());
+    put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    put(6, &NLM_F_REQUEST.to_ne_bytes());
     let (from, to) = (peer.remote.ip().to_canonical(), peer.local.to_canonical());
     put(
-        HEADER,
+        HEADER_BYTES,
         &[if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }.as_raw() as u8],
     );
     // TCP, in any state.
-    put(HEADER + 1, &[6]);
-    put(HEADER + 4, &u32::MAX.to_ne_bytes());
-    put(HEADER + 8, &peer.remote.port().to_be_bytes());
-    put(HEADER + 10, &peer.port.to_be_bytes());
-    for (at, address) in [(HEADER + 12, from), (HEADER + 28, to)] {
+    put(HEADER_BYTES + 1, &[6]);
+    put(HEADER_BYTES + 4, &u32::MAX.to_ne_bytes());
+    put(HEADER_BYTES + 8, &peer.remote.port().to_be_bytes());
+    put(HEADER_BYTES + 10, &peer.port.to_be_bytes());
+    for (at, address) in [(HEADER_BYTES + 12, from), (HEADER_BYTES + 28, to)] {
         match address {
             IpAddr::V4(address) => put(at, &address.octets()),
             IpAddr::V6(address) => put(at, &address.octets()),
         }
     }
     // Any cookie.
-    put(HEADER + 48, &u64::MAX.to_ne_bytes());
+    put(HEADER_BYTES + 48, &u64::MAX.to_ne_bytes());
     bytes
 }
 

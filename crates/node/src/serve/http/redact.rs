@@ -1,16 +1,16 @@
 //! What a client without the token may read: addresses and directories are taken out of every answer.
 //!
 //! An address becomes a keyed hash of itself. The key lives as long as the daemon, so that one answer can be compared to
-//! the next, and nobody can compute it. Module names and offsets stay: they are the same in every process.
+//! the next, and no client can compute it. Module names and offsets stay: they are the same in every process.
 
 use std::hash::{BuildHasher as _, RandomState};
 
 use serde_json::Value;
 
 /// The least number that is taken for an address: nothing is mapped below (`vm.mmap_min_addr`).
-const LEAST: u64 = 0x1_0000;
+const MIN_ADDRESS: u64 = 0x1_0000;
 /// Keys whose values stay: a control group's path, which is a label of metrics, too; and offsets in modules.
-const KEPT: [&str; 2] = ["cgroup", "module_offset"];
+const KEPT_KEYS: [&str; 2] = ["cgroup", "module_offset"];
 
 /// Takes addresses and directories out of answers.
 #[derive(Debug, Default)]
@@ -25,7 +25,8 @@ impl Redactor {
             Value::String(text) => *text = self.text(text),
             Value::Array(all) => all.iter_mut().for_each(|one| self.json(one)),
             Value::Object(fields) => {
-                let hidden = fields.iter_mut().filter(|(key, _)| !KEPT.contains(&key.as_str()));
+                let hidden =
+                    fields.iter_mut().filter(|(key, _)| !KEPT_KEYS.contains(&key.as_str()));
                 hidden.for_each(|(_, value)| self.json(value));
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -57,7 +58,7 @@ impl Redactor {
 
     /// A number in hexadecimal digits, as it is shown.
     fn number(&self, digits: &str, before: char) -> String {
-        let small = u64::from_str_radix(digits, 16).is_ok_and(|number| number < LEAST);
+        let small = u64::from_str_radix(digits, 16).is_ok_and(|number| number < MIN_ADDRESS);
         if small || before == '+' {
             return format!("0x{digits}");
         }

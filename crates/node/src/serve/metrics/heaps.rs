@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use drainprof_census::HeapSummary;
 
-use super::{Families, table, with};
+use super::{
+    family::{Families, with},
+    table,
+};
 use crate::NodeTarget;
 
 /// The heaps of the processes of one label set.

@@ -1,6 +1,6 @@
 //! The page of metrics, from their table.
 
-use super::{ALLOCATOR, METRICS, WHERE};
+use super::table::{ALLOCATOR, METRICS, WHERE};
 use crate::config::item;
 
 /// The text of `docs/metrics.md`.

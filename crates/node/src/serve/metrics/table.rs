@@ -1,4 +1,4 @@
-//! The table of metrics: `docs/metrics.md` is generated from it, and whatever is shown has a row here.
+//! The table of metrics: `docs/metrics.md` is generated from it, and each metric has a row here.
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Type {
     Gauge,
     /// Counts by size; each of them never falls while it is shown.
     Histogram,
-    /// Always 1; the labels tell.
+    /// Always 1; the labels hold the information.
     Info,
 }
 
@@ -23,6 +23,11 @@ impl Type {
             Self::Histogram => "histogram",
             Self::Info => "info",
         }
+    }
+
+    /// Whether its values count from a beginning.
+    pub(crate) const fn is_cumulative(self) -> bool {
+        matches!(self, Self::Counter | Self::Histogram)
     }
 }
 

@@ -4,10 +4,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
-use super::{Flavour, METRICS, Metrics, Type, negotiate, pages, render};
+use super::{Flavour, METRICS, Metrics, Type, negotiate, pages, render, state_age};
 use crate::{
     Outcome, PinDelays,
     config::Label,
@@ -123,8 +124,8 @@ fn parse(text: &str, flavour: Flavour) -> Samples {
 }
 
 fn both(metrics: &Metrics) -> Samples {
-    let read =
-        |flavour| parse(&render(&metrics.families_at(Duration::from_secs(3)), flavour), flavour);
+    let (families, age) = (metrics.families(), state_age(Duration::from_secs(3)));
+    let read = |flavour| parse(&render(families.iter().chain([&age]), flavour), flavour);
     let (open, classic) = (read(Flavour::OpenMetrics), read(Flavour::Prometheus));
     assert_eq!(open, classic);
     open
@@ -134,7 +135,7 @@ fn both(metrics: &Metrics) -> Samples {
 #[test]
 fn text_is_strict() {
     let mut metrics = Metrics::new(&ALL);
-    metrics.observe(&state());
+    metrics.observe(&Arc::new(state()));
     let samples = both(&metrics);
     let one = |start: &str| {
         let found: Vec<_> = samples.iter().filter(|(name, _)| name.starts_with(start)).collect();
@@ -170,9 +171,9 @@ fn text_is_strict() {
 #[test]
 fn histograms_add_up() {
     let mut metrics = Metrics::new(&ALL);
-    metrics.observe(&state());
+    metrics.observe(&Arc::new(state()));
     for flavour in [Flavour::OpenMetrics, Flavour::Prometheus] {
-        let text = render(metrics.families(), flavour);
+        let text = render(&*metrics.families(), flavour);
         let of_one = |line: &&str| line.contains("pin_delay") && line.contains("exe=\"svc\"");
         let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
         let named = |suffix: &str| {
@@ -203,9 +204,9 @@ fn histograms_add_up() {
 fn pins_have_exemplars() {
     let mut metrics = Metrics::new(&ALL);
     let mut now = state();
-    metrics.observe(&now);
+    metrics.observe(&Arc::new(now.clone()));
     let with = |metrics: &Metrics, flavour| -> Vec<String> {
-        let text = render(metrics.families(), flavour);
+        let text = render(&*metrics.families(), flavour);
         text.lines().filter(|line| line.contains(" # {")).map(str::to_owned).collect()
     };
     let lines = with(&metrics, Flavour::OpenMetrics);
@@ -219,7 +220,7 @@ fn pins_have_exemplars() {
     for counts in &mut now.counts {
         counts.worst_site = None;
     }
-    metrics.observe(&now);
+    metrics.observe(&Arc::new(now.clone()));
     assert_eq!(with(&metrics, Flavour::OpenMetrics), [""; 0]);
 }
 
@@ -232,9 +233,9 @@ fn histograms_need_data() {
     for counts in &mut now.counts {
         counts.pin_delays = PinDelays::default();
     }
-    metrics.observe(&now);
+    metrics.observe(&Arc::new(now.clone()));
     assert!(!has(&metrics));
-    metrics.observe(&state());
+    metrics.observe(&Arc::new(state()));
     assert!(has(&metrics));
 }
 
@@ -249,7 +250,7 @@ fn largest_numbers_are_told() {
     state.self_use.rss_bytes = u64::MAX;
     state.uptime_seconds = f64::NAN;
     let mut metrics = Metrics::new(&ALL);
-    metrics.observe(&state);
+    metrics.observe(&Arc::new(state));
     let samples = both(&metrics);
     assert_eq!(samples["drainprof_self_resident_bytes[]"], u64::MAX as f64);
     assert!(!samples.contains_key("drainprof_uptime_seconds[]"));
@@ -279,8 +280,8 @@ fn windows_count_once() {
     let mut now = state();
     let mut finished = |windows| -> f64 {
         now.windows = windows;
-        metrics.observe(&now);
-        metrics.observe(&now);
+        metrics.observe(&Arc::new(now.clone()));
+        metrics.observe(&Arc::new(now.clone()));
         both(&metrics)["drainprof_windows_total[(\"outcome\", \"finished\")]"]
     };
     let mut old = window(1, Outcome::Finished);
@@ -320,7 +321,7 @@ fn unnamed_sets_are_other() {
     for target in &mut state.targets {
         target.labels.unit = Some("new.service".to_owned());
     }
-    metrics.observe(&state);
+    metrics.observe(&Arc::new(state));
     let samples = both(&metrics);
     let resident = "drainprof_process_resident_bytes[(\"exe\", \"other\")]";
     assert_eq!(samples[resident], f64::from(10 << 20));
@@ -338,7 +339,7 @@ fn heaps_need_all_processes() {
     both_known.targets.push(other);
     let tell = |state: &crate::NodeState| {
         let mut metrics = Metrics::new(&ALL);
-        metrics.observe(state);
+        metrics.observe(&Arc::new(state.clone()));
         let mut samples = both(&metrics);
         samples.retain(|name, _| name.contains("_heap_"));
         samples

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Exemplar, Family, Type, Value};
+use super::{
+    family::{Exemplar, Family, Value, cumulative},
+    table::Type,
+};
 use crate::PinDelays;
 
 /// A text format.
@@ -48,10 +51,10 @@ pub fn negotiate(accept: &str) -> Flavour {
 /// The metrics as text. Families without series are left out. The older format has no units, exemplars or end mark, and
 /// names a family like its samples.
 #[must_use]
-pub fn render(families: &[Family], flavour: Flavour) -> String {
+pub fn render<'a>(families: impl IntoIterator<Item = &'a Family>, flavour: Flavour) -> String {
     let open = flavour == Flavour::OpenMetrics;
     let mut out = String::new();
-    for family in families.iter().filter(|family| !family.series.is_empty()) {
+    for family in families.into_iter().filter(|family| !family.series.is_empty()) {
         let of = family.definition;
         let (name, kind) = match (open, of.kind) {
             (true, kind) => (of.family(), kind),
@@ -67,14 +70,14 @@ pub fn render(families: &[Family], flavour: Flavour) -> String {
             let labels = pairs(&series.labels);
             let exemplar = series.exemplar.as_ref().filter(|_| open);
             let exemplar = exemplar.map(shown).unwrap_or_default();
-            match series.value {
+            match &series.value {
                 Value::Count(count) => {
                     let _ = writeln!(out, "{sample}{} {count}{exemplar}", braced(&labels));
                 }
                 Value::Measure(measure) => {
                     let _ = writeln!(out, "{sample}{} {measure:?}{exemplar}", braced(&labels));
                 }
-                Value::Delays(delays) => histogram(&mut out, &sample, &labels, &delays),
+                Value::Delays(delays) => histogram(&mut out, &sample, &labels, delays),
             }
         }
     }
@@ -86,15 +89,11 @@ pub fn render(families: &[Family], flavour: Flavour) -> String {
 
 fn histogram(out: &mut String, name: &str, labels: &str, delays: &PinDelays) {
     let comma = if labels.is_empty() { "" } else { "," };
-    let mut below = 0_u64;
-    for (bucket, count) in delays.buckets.iter().enumerate() {
-        below = below.saturating_add(*count);
-        let bound = PinDelays::bound(bucket);
-        let bound = bound.map_or("+Inf".to_owned(), |bound| (bound as f64 / 1e9).to_string());
+    for (bound, below) in cumulative(delays) {
         let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"{comma}{labels}}} {below}");
     }
     let (labels, sum) = (braced(labels), delays.sum_nanoseconds as f64 / 1e9);
-    let _ = writeln!(out, "{name}_sum{labels} {sum:?}\n{name}_count{labels} {below}");
+    let _ = writeln!(out, "{name}_sum{labels} {sum:?}\n{name}_count{labels} {}", delays.count());
 }
 
 fn braced(labels: &str) -> String {

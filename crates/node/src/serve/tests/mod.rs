@@ -29,7 +29,6 @@ use super::{Limits, Options, OtlpOptions, Server};
 use crate::{
     Alert, AlertState, Answer, Asked, Counts, Heaps, LabelSet, Labels, NodeState, NodeTarget,
     Outcome, PinDelays, Pushed, Refusal, Request, SCHEMA, Shares, WindowRecord, WorstSite,
-    daemon::other,
 };
 
 pub(super) fn report() -> Report {
@@ -185,7 +184,7 @@ pub(super) fn state() -> NodeState {
         processes_late: 3,
         processes_given_up: 5,
         probes_put_off: 4,
-        label_sets: [labels(), gone.labels.clone(), other()]
+        label_sets: [labels(), gone.labels.clone(), Labels::other()]
             .map(|labels| LabelSet {
                 labels,
                 since_unix_ms: 1_700_000_000_000,

@@ -5,7 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{
-    super::{HeapPoint, Moment, ProcessMoment, ProfileMoment, StoreError, file, signed, unsigned},
+    super::{
+        error::StoreError,
+        file,
+        integers::{signed, unsigned},
+        moment::{HeapPoint, Moment, ProcessMoment, ProfileMoment},
+    },
     History, Readings,
     queries::{
         COUNT_COLUMNS, COUNTS, HEAP, SAMPLE, counted, heap_point, memory_point, processes, profiles,
@@ -163,7 +168,7 @@ fn add_told(
     (moment, until): (i64, u64),
     processes: &mut BTreeMap<i64, ProcessMoment>,
 ) -> rusqlite::Result<()> {
-    // What was told of an earlier process with the same pid does not count, nor what an earlier daemon told.
+    // What is kept of an earlier process with the same pid does not count, nor what an earlier daemon kept.
     let mut begin = connection.prepare(
         "SELECT coalesce(max(unix_ms), -1) FROM moment
          WHERE id IN (SELECT max(id) FROM moment WHERE run < ?1

@@ -7,9 +7,18 @@ use drainprof_process::memory::MemoryReading;
 use rusqlite::{Connection, Row, params};
 
 use super::{
-    super::{HeapPoint, ProfileCounts, SPACING, Tally, file, put, signed, unsigned},
-    CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange, ProfileSeries,
-    Series, Who,
+    super::{
+        file,
+        integers::{signed, unsigned},
+        moment::{HeapPoint, ProfileCounts},
+        options::SPACING,
+        put,
+        tally::Tally,
+    },
+    rows::{
+        CountPoint, MemoryOfAll, MemoryPoint, ProcessChange, ProcessRow, ProfileChange,
+        ProfileSeries, Series, Who,
+    },
 };
 
 /// The number of a moment before the time, from which on every counter is found once before it.

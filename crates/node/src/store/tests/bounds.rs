@@ -51,7 +51,7 @@ fn size_is_bounded() {
     assert!(windows.len() > 5 && windows.len() < 75, "{}", windows.len());
     // Processes of which nothing is left are forgotten.
     assert_eq!(history.process(0, 0).unwrap(), []);
-    assert_eq!(writer.standing().unwritten, 0);
+    assert_eq!(writer.status().unwritten, 0);
 }
 
 /// What is older than a day has one point in five minutes, and no count is lost by that; what is too old goes.
@@ -122,10 +122,10 @@ fn reader_that_does_not_end() {
     let failed = (1..500).find_map(|step| writer.append(&look(step)).err());
     assert!(matches!(failed, Some(StoreError::Full { .. })), "{failed:?}");
     assert!(bytes(&options) <= options.max_bytes);
-    assert!(writer.standing().full && writer.standing().unwritten == 1);
+    assert!(writer.status().full && writer.status().unwritten == 1);
     drop(reader);
     writer.append(&look(1000)).unwrap();
-    assert!(!writer.standing().full);
+    assert!(!writer.status().full);
     let history = History::open(&options.path).unwrap();
     assert_eq!(history.latest().unwrap(), Some(BEGIN + 1_000_000));
 }
@@ -146,7 +146,7 @@ fn too_large() {
     let crowd = moment(BEGIN, (0..2000).map(|pid| process(pid, 1)).collect());
     assert!(matches!(writer.append(&crowd), Err(StoreError::TooLarge { .. })));
     writer.append(&moment(BEGIN, vec![process(1, 1)])).unwrap();
-    assert_eq!(writer.standing().unwritten, 2);
+    assert_eq!(writer.status().unwritten, 2);
 }
 
 /// Bounds that cannot be kept are refused.

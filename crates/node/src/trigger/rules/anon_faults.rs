@@ -1,16 +1,19 @@
 //! `anon_faults`: nearly every page fault brings anonymous memory that stays.
 //!
-//! The kernel tells neither. But a fault without huge pages brings one page, so the growth of anonymous memory, in pages,
+//! The kernel reports neither. But a fault without huge pages brings one page, so the growth of anonymous memory, in pages,
 //! is the number of such faults less what was given back meanwhile: the share is at least that. Where memory grows by
 //! more pages than there were faults, huge pages or populated mappings were at work, and the share is not known.
 
 use drainprof_common::growth::PAGE;
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Share, Time},
+};
 
 use crate::trigger::{
-    Share, Signals, Time,
     recent::Recent,
     rule::{Condition, Rule, settings},
+    signals::Signals,
 };
 
 settings! {

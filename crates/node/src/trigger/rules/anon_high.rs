@@ -1,10 +1,13 @@
 //! `anon_high`: nearly all resident memory is anonymous: heap, not files.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Bytes, Share, Time},
+};
 
 use crate::trigger::{
-    Bytes, Share, Signals, Time,
     rule::{Condition, Rule, settings},
+    signals::Signals,
 };
 
 settings! {

@@ -4,14 +4,17 @@
 //! chunks of closes, and not while it is fallen: else the new state would soon be the usual one. A state
 //! that lasts is adopted in the end, because a new release may well have another.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Share, Time},
+};
 
-use super::{PerProfile, dsr_low::window};
+use super::dsr_low::window;
 use crate::trigger::{
-    Share, Signals, Time,
+    per_profile::PerProfile,
     recent::{Baseline, Recent},
     rule::{Condition, Rule, settings},
-    signals::Closes,
+    signals::{Closes, Signals},
 };
 
 settings! {
@@ -46,11 +49,11 @@ settings! {
 }
 
 /// Chunks without which a variance says nothing.
-const CHUNKS: f64 = 5.0;
+const CHUNKS_A_WINDOW: f64 = 5.0;
 
 /// What is known of one profile.
 #[derive(Debug, Default)]
-pub(in crate::trigger) struct Known {
+pub(crate) struct Known {
     recent: Recent<Closes>,
     /// Begin of the chunk that is being counted.
     chunk: Option<(f64, Closes)>,
@@ -91,7 +94,8 @@ impl Known {
         let (Some(dsr), decided) = (recent.dsr(), recent.decided()) else {
             return Condition::Unknown;
         };
-        let learned = self.chunks >= CHUNKS && self.baseline.seconds >= config.warm_up.as_seconds();
+        let learned =
+            self.chunks >= CHUNKS_A_WINDOW && self.baseline.seconds >= config.warm_up.as_seconds();
         if !learned || decided < config.min_closes {
             return Condition::Unknown;
         }

@@ -1,13 +1,15 @@
 //! `dsr_low`: closes leave granules behind more often than anybody should accept.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Share, Time},
+};
 
-use super::PerProfile;
 use crate::trigger::{
-    Share, Signals, Time,
+    per_profile::PerProfile,
     recent::Recent,
     rule::{Condition, Rule, settings},
-    signals::Closes,
+    signals::{Closes, Signals},
 };
 
 settings! {

@@ -1,11 +1,10 @@
 //! `faults_high`: memory is touched for the first time at a high rate, for long.
 
-use drainprof_report::units;
+use drainprof_report::{units, values::Time};
 
 use crate::trigger::{
-    Signals, Time,
     rule::{Condition, Rule, settings},
-    signals::finite,
+    signals::{Signals, finite},
 };
 
 settings! {

@@ -5,11 +5,14 @@
 use std::collections::VecDeque;
 
 use drainprof_census::HeapSummary;
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Bytes, Share, Time},
+};
 
 use crate::trigger::{
-    Bytes, Share, Signals, Time,
     rule::{Condition, Rule, settings},
+    signals::Signals,
 };
 
 settings! {
@@ -37,7 +40,7 @@ settings! {
 const MAX_HEAPS: usize = 16;
 
 #[derive(Debug, Default)]
-pub(in crate::trigger) struct Idle {
+pub(crate) struct Idle {
     /// When the last census was, in milliseconds since 1970.
     last: Option<u64>,
     /// Idle bytes of each allocator, the oldest first.

@@ -1,11 +1,10 @@
-//! `limit_near`: the control group will be full within hours, and somebody will be killed.
+//! `limit_near`: the control group will be full within hours, and the kernel will kill a process.
 
-use drainprof_report::units;
+use drainprof_report::{units, values::Time};
 
 use crate::trigger::{
-    Signals, Time,
     rule::{Condition, Rule, settings},
-    signals::finite,
+    signals::{Signals, finite},
 };
 
 settings! {

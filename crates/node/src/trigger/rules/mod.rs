@@ -15,13 +15,48 @@ mod rss_slope;
 mod unmatched_frees;
 mod vsz_growth;
 
+use std::fmt;
+
+use drainprof_report::values::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Time,
-    rule::{Row, Rule, Watcher},
+    rule::{Condition, Rule, Settings},
+    signals::Signals,
 };
+
+/// One row of the table of rules.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name: in the configuration, in alerts and metrics.
+    pub name: &'static str,
+    /// Whether it is about memory, so that a window has to show where memory grows.
+    pub memory: bool,
+    /// Whether one cause makes it fire in all processes of a control group: then one window is enough for them.
+    pub shared: bool,
+    pub(super) settings: fn(&Config) -> &dyn Settings,
+    pub(super) start: fn() -> Box<dyn Watch>,
+}
+
+/// A rule that watches one process.
+pub(super) trait Watch: fmt::Debug + Send {
+    /// Checks once.
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition;
+}
+
+/// What a rule remembers, and where its settings are.
+#[derive(Debug)]
+struct Watcher<R: Rule> {
+    settings: fn(&Config) -> &R,
+    past: R::Past,
+}
+
+impl<R: Rule + fmt::Debug> Watch for Watcher<R> {
+    fn check(&mut self, config: &Config, signals: &Signals) -> Condition {
+        (self.settings)(config).check(&mut self.past, signals)
+    }
+}
 
 /// Declares the rules: a key of the configuration with its meaning, and the settings that judge.
 macro_rules! rules {
@@ -37,7 +72,7 @@ macro_rules! rules {
             start: || Box::new(Watcher::<$settings> { settings: |config| &config.$name, past: Default::default() }),
         }),*];
 
-        /// What all rules condition for, and how long they wait. The defaults are documented in `docs/triggers.md`.
+        /// The settings of all rules, and how often one requests a window. The defaults are documented in `docs/triggers.md`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
         pub struct Config {
@@ -96,39 +131,5 @@ impl Config {
             Some(problem.replacen('`', &format!("`{}.", rule.name), 1))
         };
         RULES.iter().filter_map(problem).collect()
-    }
-}
-
-/// What a rule remembers of each profile; those that are gone are forgotten.
-#[derive(Debug)]
-pub(super) struct PerProfile<T> {
-    known: Vec<(String, T)>,
-}
-
-impl<T> Default for PerProfile<T> {
-    fn default() -> Self {
-        Self { known: Vec::new() }
-    }
-}
-
-impl<T: Default> PerProfile<T> {
-    /// Calls `each` for every profile with what is remembered of it.
-    fn each<R>(
-        &mut self,
-        profiles: &[super::ProfileSignals],
-        mut each: impl FnMut(&mut T, &super::ProfileSignals) -> R,
-    ) -> Vec<R> {
-        let profiles = &profiles[..profiles.len().min(super::signals::MAX_PROFILES)];
-        self.known.retain(|(name, _)| profiles.iter().any(|seen| seen.profile == *name));
-        let mut results = Vec::with_capacity(profiles.len());
-        for profile in profiles {
-            let place = self.known.iter().position(|(name, _)| *name == profile.profile);
-            let place = place.unwrap_or_else(|| {
-                self.known.push((profile.profile.clone(), T::default()));
-                self.known.len() - 1
-            });
-            results.push(each(&mut self.known[place].1, profile));
-        }
-        results
     }
 }

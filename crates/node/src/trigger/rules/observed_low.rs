@@ -1,11 +1,13 @@
 //! `observed_low`: the governor leaves a process unobserved most of the time, because it costs too much.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Share, Time},
+};
 
 use crate::trigger::{
-    Share, Signals, Time,
     rule::{Condition, Rule, settings},
-    signals::finite,
+    signals::{Signals, finite},
 };
 
 settings! {

@@ -1,11 +1,13 @@
 //! `pressure_high`: tasks wait for memory. Of the control group, so it fires in the processes of the group that stalls.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Share, Time},
+};
 
 use crate::trigger::{
-    Share, Signals, Time,
     rule::{Condition, Rule, settings},
-    signals::finite,
+    signals::{Signals, finite},
 };
 
 settings! {

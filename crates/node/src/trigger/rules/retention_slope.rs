@@ -1,11 +1,13 @@
 //! `retention_slope`: what granules hold back grows, and goes on growing.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Bytes, Time},
+};
 
 use crate::trigger::{
-    Bytes, Signals, Time,
     rule::{Condition, Rule, settings},
-    signals::MAX_PROFILES,
+    signals::{MAX_PROFILES, Signals},
 };
 
 settings! {

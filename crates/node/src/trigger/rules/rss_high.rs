@@ -3,12 +3,15 @@
 //! It finds steps, not slow growth: a straight line stays within about one standard deviation of its own
 //! trailing mean. Growth is what `retention_slope` and `limit_near` condition for.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Bytes, Share, Time},
+};
 
 use crate::trigger::{
-    Bytes, Share, Signals, Time,
     recent::Baseline,
     rule::{Condition, Rule, settings},
+    signals::Signals,
 };
 
 settings! {
@@ -39,10 +42,10 @@ settings! {
 }
 
 /// A condition after a longer gap is worth no more than this, seconds.
-const GAP: f64 = 60.0;
+const GAP_SECONDS: f64 = 60.0;
 
 #[derive(Debug, Default)]
-pub(in crate::trigger) struct Above {
+pub(crate) struct Above {
     baseline: Baseline,
     last: Option<f64>,
     /// Since when it is high.
@@ -55,7 +58,7 @@ impl Rule for RssHigh {
     fn check(&self, past: &mut Self::Past, signals: &Signals) -> Condition {
         let Some(memory) = signals.memory else { return Condition::Unknown };
         let rss = memory.rss_bytes as f64;
-        let seconds = past.last.map_or(0.0, |last| (signals.at - last).clamp(0.0, GAP));
+        let seconds = past.last.map_or(0.0, |last| (signals.at - last).clamp(0.0, GAP_SECONDS));
         past.last = Some(signals.at);
         let condition = past.judge(self, rss);
         match condition {

@@ -5,11 +5,15 @@
 //! ended. Growth of files that the kernel can drop, and of shared buffers that a process visits one by one, is no growth
 //! of its own: half of it must be anonymous.
 
-use drainprof_report::{memory::MemoryVerdict, units};
+use drainprof_report::{
+    memory::MemoryVerdict,
+    units,
+    values::{Bytes, Time},
+};
 
 use crate::trigger::{
-    Bytes, Signals, Time,
     rule::{Condition, Rule, settings},
+    signals::Signals,
 };
 
 settings! {

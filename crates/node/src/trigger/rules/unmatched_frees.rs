@@ -1,16 +1,19 @@
 //! `unmatched_frees`: the profile misses allocations.
 //!
 //! After an attach, objects that are older than it are freed for a while, in the healthiest program. What
-//! tells a missed allocation function from them is that more goes than is seen to come, all the time: so
+//! distinguishes a missed allocation function from them is that more goes than is seen to come, all the time: so
 //! both halves of the window must have unmatched frees and a surplus of frees.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Share, Time},
+};
 
-use super::PerProfile;
 use crate::trigger::{
-    Objects, Share, Signals, Time,
+    per_profile::PerProfile,
     recent::Recent,
     rule::{Condition, Rule, settings},
+    signals::{Objects, Signals},
 };
 
 settings! {

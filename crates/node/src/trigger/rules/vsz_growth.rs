@@ -1,11 +1,14 @@
 //! `vsz_growth`: address space grows faster than what is resident.
 
-use drainprof_report::units;
+use drainprof_report::{
+    units,
+    values::{Bytes, Time},
+};
 
 use crate::trigger::{
-    Bytes, Signals, Time,
     recent::Recent,
     rule::{Condition, Rule, settings},
+    signals::Signals,
 };
 
 settings! {

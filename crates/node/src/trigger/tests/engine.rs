@@ -2,14 +2,17 @@
 
 use drainprof_census::{HeapSummary, Summary};
 use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
-use drainprof_report::memory::{MemoryTrend, MemoryVerdict};
+use drainprof_report::{
+    memory::{MemoryTrend, MemoryVerdict},
+    values::Time,
+};
 use proptest::prelude::*;
 
 use crate::{
     AlertState, Heaps,
     trigger::{
         Closes, Config, Engine, FaultsHigh, Objects, ProfileSignals, RULES, RetentionSlope,
-        Signals, Slope, State, Time,
+        Signals, Slope, State,
         testing::{Closing, Run},
     },
 };

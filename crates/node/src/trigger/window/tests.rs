@@ -1,8 +1,8 @@
+use drainprof_report::values::Time;
 use proptest::prelude::*;
 
-use drainprof_report::values::Time;
-
 use super::*;
+use crate::config::WindowGrowth;
 
 fn config() -> WindowConfig {
     WindowConfig::default()
@@ -167,7 +167,7 @@ proptest! {
                 Ok(grant) => {
                     prop_assert!(!open);
                     all.push((key, now, grant.seconds));
-                    let recent = all.iter().filter(|(_, began, _)| now - began < HOUR);
+                    let recent = all.iter().filter(|(_, began, _)| now - began < HOUR_SECONDS);
                     let spent: f64 = recent.map(|(.., seconds)| seconds).sum();
                     prop_assert!(by == By::User || spent <= 600.0 + 1e-6, "{}", spent);
                 }
@@ -189,6 +189,6 @@ proptest! {
             windows.ask(&config(), at, 1, By::User, Some(1.0)).unwrap();
             windows.end(at, 1);
         }
-        prop_assert!(windows.spent.len() <= REMEMBERED && windows.ended.len() == 1);
+        prop_assert!(windows.spent.len() <= MAX_REMEMBERED && windows.ended.len() == 1);
     }
 }

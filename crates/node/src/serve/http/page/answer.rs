@@ -1,4 +1,4 @@
-//! The answer on top of a process' page: why its memory is as it is, and who pins.
+//! The answer on top of a process' page: why its memory is as it is, and what pins.
 
 use drainprof_report::{
     Began, Host, Memory, Report, SCHEMA, Target, Window,
@@ -11,31 +11,35 @@ use drainprof_report::{
 };
 use maud::{Markup, html};
 
-use super::{super::guard::Access, NAME, View, past::clock, window};
+use super::{
+    super::{guard::Access, past::clock},
+    shell::{NAME_CHARS, View},
+    window,
+};
 use crate::{
     NodeState, NodeTarget, WindowRecord,
     store::{MemoryPoint, Series},
 };
 
 /// Call stacks that are named beside the answer.
-const PINNERS: usize = 5;
+const MAX_PINNERS: usize = 5;
 
-/// A diagnostic window that has looked deeper than the present counts do.
-pub(super) struct Looked<'a> {
+/// The report of a diagnostic window, which knows more than the present counts.
+pub(super) struct Deeper<'a> {
     window: &'a WindowRecord,
     report: Box<Report>,
 }
 
-/// The last window with a report, for whoever may see it; not one of an earlier process with the same pid.
-pub(super) async fn looked<'a>(
+/// The last window with a report, where the client may see it; not one of an earlier process with the same pid.
+pub(super) async fn deeper<'a>(
     view: &View<'_>,
     windows: &'a [WindowRecord],
     now: Option<&NodeTarget>,
-) -> Option<Looked<'a>> {
+) -> Option<Deeper<'a>> {
     let window = windows.iter().find(|window| window.has_report)?;
     let report = window::seen_report(view, window.id).await?;
     let same = |own: &Target| now.is_none_or(|now| now.start_time == own.start_time);
-    report.targets.iter().any(same).then_some(Looked { window, report })
+    report.targets.iter().any(same).then_some(Deeper { window, report })
 }
 
 /// The answer of the present counts, or of the last window where that knows more; both with memory in the range.
@@ -43,18 +47,18 @@ pub(super) fn answer(
     state: &NodeState,
     now: Option<&NodeTarget>,
     series: Option<&Series>,
-    looked: Option<&Looked<'_>>,
+    deeper: Option<&Deeper<'_>>,
 ) -> Markup {
     let memory = series.and_then(memory).or_else(|| now.and_then(memory_now));
     let present = now.map(|target| report(state, target, memory.clone()));
-    if let Some(looked) = looked {
-        let mut report = (*looked.report).clone();
-        for own in report.targets.iter_mut().filter(|own| own.pid == looked.window.pid) {
+    if let Some(deeper) = deeper {
+        let mut report = (*deeper.report).clone();
+        for own in report.targets.iter_mut().filter(|own| own.pid == deeper.window.pid) {
             own.memory.clone_from(&memory);
         }
         let weight = |report: &Report| Why::of_report(report).answer;
         if present.as_ref().is_none_or(|present| weight(&report) <= weight(present)) {
-            let (id, began) = (looked.window.id, clock(looked.window.began_unix_ms));
+            let (id, began) = (deeper.window.id, clock(deeper.window.began_unix_ms));
             return html! {
                 (parts::answer(&report))
                 p.dim { "By " a href={ "/window/" (id) } { "window " (id) } " of " (began) ", and by memory in this time." }
@@ -131,25 +135,25 @@ pub(super) fn report(state: &NodeState, target: &NodeTarget, memory: Option<Memo
     }
 }
 
-/// Who pins, by the report of the last window that has one; whoever has no token learns where that is.
-pub(super) fn who(
+/// What pins, by the report of the last window that has one; a client without the token gets its address.
+pub(super) fn pinners(
     view: &View<'_>,
     windows: &[WindowRecord],
-    looked: Option<&Looked<'_>>,
+    deeper: Option<&Deeper<'_>>,
 ) -> Markup {
     let allocators =
-        looked.iter().flat_map(|own| &own.report.targets).flat_map(|own| &own.allocators);
+        deeper.iter().flat_map(|own| &own.report.targets).flat_map(|own| &own.allocators);
     let named: Vec<_> =
         allocators.filter(|own| own.sites.as_ref().is_some_and(|all| !all.is_empty())).collect();
     html! {
-        @if let Some(looked) = looked.filter(|_| !named.is_empty()) {
-            h2 { "Who" small { ", by " a href={ "/window/" (looked.window.id) } { "window " (looked.window.id) } " of " (clock(looked.window.began_unix_ms)) } }
-            @for own in named { h3 { (view.text(&own.profile, NAME)) } (parts::sites(own, PINNERS)) }
-            (parts::flame(&looked.report, PinWeight::Granules))
+        @if let Some(deeper) = deeper.filter(|_| !named.is_empty()) {
+            h2 { "Who" small { ", by " a href={ "/window/" (deeper.window.id) } { "window " (deeper.window.id) } " of " (clock(deeper.window.began_unix_ms)) } }
+            @for own in named { h3 { (view.text(&own.profile, NAME_CHARS)) } (parts::sites(own, MAX_PINNERS)) }
+            (parts::flame(&deeper.report, PinWeight::Granules))
         } @else if let Some(window) = windows.iter().find(|window| window.has_report) {
             p {
                 "Who: " a href={ "/window/" (window.id) } { "the report of window " (window.id) }
-                " names the call stacks" @if view.access == Access::Public { " to whoever has the token" } "."
+                " names the call stacks" @if view.access == Access::Public { " to clients with the token" } "."
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::serve::hub::Hub;
 
 /// Less than a connection may take.
-const LONGEST: Duration = Duration::from_secs(25);
+const MAX_STREAM_TIME: Duration = Duration::from_secs(25);
 const SCRIPT: &str = include_str!("page.js");
 
 pub(super) async fn style() -> Response {
@@ -30,7 +30,7 @@ pub(super) async fn script() -> Response {
 
 /// An event for each new state. It ends before the connection's time is up; the browser connects again by itself.
 pub(super) async fn events(State(hub): State<Arc<Hub>>) -> Response {
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + MAX_STREAM_TIME;
     let news = stream::unfold(hub.news(), move |mut news| async move {
         tokio::time::timeout_at(end, news.changed()).await.ok()?.ok()?;
         let unix_ms = news.borrow_and_update().unix_ms;

@@ -17,17 +17,20 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    super::{Shared, guard::Access},
-    NAME, SENTENCE, View,
-    past::{Range, RangeQuery, clock},
+    super::{
+        guard::Access,
+        past::{Range, RangeQuery, clock},
+        shared::Shared,
+    },
+    shell::{self, NAME_CHARS, SENTENCE_CHARS, View},
     window,
 };
 use crate::{AlertState, NodeState, NodeTarget, store::MemoryOfAll};
 
 /// Rows at most; a search finds the others.
-const ROWS: usize = 300;
+const MAX_ROWS: usize = 300;
 /// Points of a spark line.
-const POINTS: u64 = 24;
+const SPARK_POINTS: u64 = 24;
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Asked {
@@ -44,10 +47,11 @@ pub(super) async fn page(
     let state = shared.hub.state();
     let range = match Range::of(&RangeQuery::of_last(asked.last), state.unix_ms) {
         Ok(range) => range,
-        Err(message) => return super::nonsense(message),
+        Err(message) => return shell::nonsense(message),
     };
     // Without a history there are no spark lines.
-    let read = move |history: &crate::store::History| history.memory(range.from, range.to, POINTS);
+    let read =
+        move |history: &crate::store::History| history.memory(range.from, range.to, SPARK_POINTS);
     let memory = shared.past.read(read).await.unwrap_or_default();
     let windows = window::latest(&shared).await;
     let view = View { shared: &shared, access };
@@ -57,7 +61,7 @@ pub(super) async fn page(
         (window::list(&view, &windows))
         @if windows.iter().filter(|window| window.has_report).count() > 1 { (window::compare_form(&view, &windows)) }
     };
-    super::page("Processes", true, &content)
+    shell::page("Processes", true, &content)
 }
 
 /// Whether what is shown can be relied on: always visible.
@@ -82,15 +86,15 @@ fn health(view: &View<'_>, state: &NodeState) -> Markup {
         ]))
         @if state.killed { p.bad { "The kill switch is on: nothing is attached." } }
         @if !state.ready { p.warn { "The first scan of all processes is not over." } }
-        @for text in &state.degraded { p.warn { "Degraded: " (view.text(text, SENTENCE)) } }
-        @for text in &state.incomplete { p.bad { "Incomplete: " (view.text(text, SENTENCE)) } }
+        @for text in &state.degraded { p.warn { "Degraded: " (view.text(text, SENTENCE_CHARS)) } }
+        @for text in &state.incomplete { p.bad { "Incomplete: " (view.text(text, SENTENCE_CHARS)) } }
         @if state.processes_late > 0 {
             p.dim { (units::counted(state.processes_late, "process", "processes")) " began before the probes were in place: what they did before is not counted." }
         }
         @if noticed.clone().next().is_some() {
             details {
                 summary { small { "Noticed, while counts are exact all the same" } }
-                ul.plain { @for line in noticed { li { (view.text(&line.sentence(), SENTENCE)) } } }
+                ul.plain { @for line in noticed { li { (view.text(&line.sentence(), SENTENCE_CHARS)) } } }
             }
         }
     }
@@ -168,7 +172,7 @@ fn processes(
         )
     });
     let rows: Vec<_> =
-        found.iter().take(ROWS).map(|target| row(view, state, target, memory)).collect();
+        found.iter().take(MAX_ROWS).map(|target| row(view, state, target, memory)).collect();
     let caption = format!(
         "{} of {} processes: alerts first, then by pinned bytes/s and growth",
         rows.len(),
@@ -176,7 +180,7 @@ fn processes(
     );
     html! {
         form method="get" action="/" role="search" {
-            label { "Name, pid, unit, container or pod" input type="search" name="q" value=(view.text(&asked.q, NAME)); }
+            label { "Name, pid, unit, container or pod" input type="search" name="q" value=(view.text(&asked.q, NAME_CHARS)); }
             button { "Search" }
         }
         (table(&caption, &COLUMNS, &rows))
@@ -206,13 +210,13 @@ fn row(
     let rss = target.memory.map(|memory| units::bytes(memory.rss_bytes));
     let label = format!("RSS of {} in the last hour", target.pid);
     vec![
-        html! { a href={ "/process/" (target.pid) } { (view.text(&target.comm, NAME)) " (" (target.pid) ")" } },
-        cell(view.text(&labels(target), NAME)),
+        html! { a href={ "/process/" (target.pid) } { (view.text(&target.comm, NAME_CHARS)) " (" (target.pid) ")" } },
+        cell(view.text(&labels(target), NAME_CHARS)),
         html! {
             @for alert in &target.alerts {
                 span class=(if alert.state == AlertState::Firing { "bad" } else { "warn" })
-                    title={ (view.text(&alert.message, SENTENCE)) ", since " (clock(alert.since_unix_ms)) } {
-                    (view.text(&alert.rule, NAME)) " "
+                    title={ (view.text(&alert.message, SENTENCE_CHARS)) ", since " (clock(alert.since_unix_ms)) } {
+                    (view.text(&alert.rule, NAME_CHARS)) " "
                 }
             }
         },

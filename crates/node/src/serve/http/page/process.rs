@@ -1,4 +1,4 @@
-//! One process: why its memory is as it is, then a time range of its course, then what is known of it now.
+//! One process: why its memory is as it is, then its series in a time range, then what is known of it now.
 
 use axum::{
     Extension,
@@ -15,12 +15,14 @@ use drainprof_report::{
 use maud::{Markup, html};
 
 use super::{
-    super::{Shared, guard::Access},
-    NAME, SENTENCE, View,
-    answer::{answer, looked, report, who},
+    super::{
+        guard::Access,
+        past::{Range, RangeQuery, clock, field},
+        shared::Shared,
+    },
+    answer::{answer, deeper, pinners, report},
     node::{labels, pinned_rate},
-    nonsense, not_found, page as shell,
-    past::{Range, RangeQuery, clock, field},
+    shell::{NAME_CHARS, SENTENCE_CHARS, View, nonsense, not_found, page as shell},
     window,
 };
 use crate::{
@@ -30,17 +32,17 @@ use crate::{
 };
 
 /// Rows of lists.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 /// Events that are listed.
-const EVENTS: usize = 100;
+const MAX_EVENTS: usize = 100;
 /// The shortest time that is shown unasked.
-const LEAST_MS: u64 = 10_000;
+const MIN_RANGE_MS: u64 = 10_000;
 /// Parts of the time by which rates and DSR are shown.
-const PARTS: usize = 120;
+const RATE_PARTS: usize = 120;
 /// Lines of a picture.
-const LINES: usize = 3;
+const MAX_LINES: usize = 3;
 /// Lengths of time to choose from, in seconds.
-const LENGTHS: [(u64, &str); 5] =
+const RANGES: [(u64, &str); 5] =
     [(3_600, "1 h"), (21_600, "6 h"), (86_400, "24 h"), (604_800, "7 d"), (2_592_000, "30 d")];
 
 pub(super) async fn page(
@@ -69,7 +71,7 @@ pub(super) async fn page(
     let first = series.and_then(|own| own.memory.first()).filter(|_| query.is_default());
     let range = Range {
         from: first
-            .map_or(asked.from, |point| point.unix_ms.min(asked.to.saturating_sub(LEAST_MS))),
+            .map_or(asked.from, |point| point.unix_ms.min(asked.to.saturating_sub(MIN_RANGE_MS))),
         ..asked
     };
     if now.is_none() && series.is_none() {
@@ -81,19 +83,19 @@ pub(super) async fn page(
         .as_ref()
         .map(|target| target.comm.as_str())
         .or(series.map(|own| own.process.comm.as_str()));
-    let title = format!("{} ({pid})", view.text(comm.unwrap_or_default(), NAME));
+    let title = format!("{} ({pid})", view.text(comm.unwrap_or_default(), NAME_CHARS));
     let events: &[Event] =
         course.as_ref().map(|course: &Course| course.events.as_slice()).unwrap_or_default();
-    let looked = looked(&view, &windows, now.as_ref()).await;
+    let deeper = deeper(&view, &windows, now.as_ref()).await;
     let content = html! {
         @if let Some(target) = &now { (head(&view, target)) } @else { p.warn { "It has ended, or is not watched any more." } }
-        (answer(&state, now.as_ref(), series, looked.as_ref()))
-        (who(&view, &windows, looked.as_ref()))
+        (answer(&state, now.as_ref(), series, deeper.as_ref()))
+        (pinners(&view, &windows, deeper.as_ref()))
         (choose(pid, range))
         @match series {
             Some(series) => (in_range(&view, series, (events, &windows), range)),
             None => p.dim {
-                "No course of this process: " (view.text(no_course.as_deref().unwrap_or("in this time nothing was kept; without a profile that matches, or an alert, only the present is"), SENTENCE)) "."
+                "No course of this process: " (view.text(no_course.as_deref().unwrap_or("in this time nothing was kept; without a profile that matches, or an alert, only the present is"), SENTENCE_CHARS)) "."
             },
         }
         (happened(&view, events))
@@ -115,12 +117,12 @@ fn head(view: &View<'_>, target: &NodeTarget) -> Markup {
     let level = target.level.map_or("no probe", drainprof_profile::Level::name);
     html! {
         p.dim {
-            (view.text(&target.exe, NAME)) " " (view.text(&labels(target), NAME)) " · "
-            (parts::word("level")) " " (level) ": " (view.text(&target.reason, SENTENCE)) ", since " (clock(target.since_unix_ms))
+            (view.text(&target.exe, NAME_CHARS)) " " (view.text(&labels(target), NAME_CHARS)) " · "
+            (parts::word("level")) " " (level) ": " (view.text(&target.reason, SENTENCE_CHARS)) ", since " (clock(target.since_unix_ms))
         }
         @for alert in &target.alerts {
             p class=(if alert.state == crate::AlertState::Firing { "bad" } else { "warn" }) {
-                b { (view.text(&alert.rule, NAME)) } " since " (clock(alert.since_unix_ms)) ": " (view.text(&alert.message, SENTENCE))
+                b { (view.text(&alert.rule, NAME_CHARS)) } " since " (clock(alert.since_unix_ms)) ": " (view.text(&alert.message, SENTENCE_CHARS))
             }
         }
     }
@@ -133,7 +135,7 @@ fn choose(pid: u32, range: Range) -> Markup {
     html! {
         h2 { "From " (clock(range.from)) " to " (clock(range.to)) }
         nav aria-label="Time range" {
-            @for (seconds, name) in LENGTHS { a href={ "/process/" (pid) "?last=" (seconds) } { (name) } }
+            @for (seconds, name) in RANGES { a href={ "/process/" (pid) "?last=" (seconds) } { (name) } }
             a href=(link(range.from.saturating_sub(length / 2), range.to.saturating_sub(length / 2))) { "earlier" }
             a href=(link(range.from.saturating_add(length / 2), range.to.saturating_add(length / 2))) { "later" }
             a href=(link(range.from.saturating_sub(length / 2), range.to.saturating_add(length / 2))) { "wider" }
@@ -178,8 +180,8 @@ fn in_range(
     let of = |values: &dyn Fn(&ProfileSeries) -> Vec<(f64, f64)>, drain: bool| -> Vec<Line> {
         let own = series.profiles.iter().filter(|own| !drain || own.kind == "drain");
         let lines =
-            own.map(|own| Line { name: view.text(&own.profile, NAME), points: values(own) });
-        lines.filter(|line| !line.points.is_empty()).take(LINES).collect()
+            own.map(|own| Line { name: view.text(&own.profile, NAME_CHARS), points: values(own) });
+        lines.filter(|line| !line.points.is_empty()).take(MAX_LINES).collect()
     };
     let complete = series.memory.iter().all(|point| point.complete);
     html! {
@@ -233,12 +235,12 @@ fn per_part(
     range: Range,
     value: impl Fn(&Sums, Option<f64>) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
-    let length = ((range.to - range.from) / PARTS as u64).max(1);
+    let length = ((range.to - range.from) / RATE_PARTS as u64).max(1);
     // What was counted, and when the last of it.
-    let mut parts: Vec<Option<(Sums, u64)>> = vec![None; PARTS];
+    let mut parts: Vec<Option<(Sums, u64)>> = vec![None; RATE_PARTS];
     for point in &own.points {
         let index = (point.unix_ms.saturating_sub(range.from) / length) as usize;
-        if let Some(part) = parts.get_mut(index.min(PARTS - 1)) {
+        if let Some(part) = parts.get_mut(index.min(RATE_PARTS - 1)) {
             let sums = part.map_or(Sums::default(), |(sums, _)| sums);
             *part = Some((sums.plus(point.added), point.unix_ms));
         }
@@ -283,7 +285,7 @@ fn totals(view: &View<'_>, series: &Series, range: Range) -> Markup {
                 _ => "not known".to_owned(),
             };
             vec![
-                cell(view.text(&own.profile, NAME)),
+                cell(view.text(&own.profile, NAME_CHARS)),
                 cell(sums.opened),
                 cell(sums.drainable),
                 cell(sums.pinned),
@@ -305,13 +307,13 @@ fn marks(view: &View<'_>, events: &[Event], windows: &[WindowRecord]) -> Vec<(f6
         (
             from,
             from + own.seconds * 1000.0,
-            format!("window {}: {}", own.id, view.text(&own.why, SENTENCE)),
+            format!("window {}: {}", own.id, view.text(&own.why, SENTENCE_CHARS)),
         )
     });
     let alerts = events.iter().filter(|event| event.kind == "alert");
-    let alerts = alerts.take(EVENTS).map(|event| {
+    let alerts = alerts.take(MAX_EVENTS).map(|event| {
         let at = event.unix_ms as f64;
-        (at, at, format!("alert: {}", view.text(&event.text, SENTENCE)))
+        (at, at, format!("alert: {}", view.text(&event.text, SENTENCE_CHARS)))
     });
     windows.chain(alerts).collect()
 }
@@ -322,8 +324,8 @@ fn happened(view: &View<'_>, events: &[Event]) -> Markup {
             details {
                 summary { "What happened in this time: " (events.len()) }
                 ul.plain {
-                    @for event in events.iter().rev().take(EVENTS) {
-                        li { span.dim { (clock(event.unix_ms)) } " " (view.text(&event.kind, NAME)) ": " (view.text(&event.text, SENTENCE)) }
+                    @for event in events.iter().rev().take(MAX_EVENTS) {
+                        li { span.dim { (clock(event.unix_ms)) } " " (view.text(&event.kind, NAME_CHARS)) ": " (view.text(&event.text, SENTENCE_CHARS)) }
                     }
                 }
             }
@@ -351,10 +353,10 @@ fn present(state: &NodeState, target: &NodeTarget) -> Markup {
     let heaps = target.heaps.as_ref();
     html! {
         h2 { "Now" small { ", since " (clock(target.since_unix_ms)) } }
-        @for one in &report.targets { (facts(&more)) (parts::target(one, ROWS)) }
+        @for one in &report.targets { (facts(&more)) (parts::target(one, MAX_ROWS)) }
         @if let Some(heaps) = heaps.filter(|heaps| heaps.failure.is_some() || !heaps.summary.heaps.is_empty()) {
             h3 { "Heaps" small { ", read " (clock(heaps.unix_ms)) } }
-            @if let Some(failure) = &heaps.failure { p.warn { (drainprof_report::export::shown(failure, SENTENCE)) } }
+            @if let Some(failure) = &heaps.failure { p.warn { (drainprof_report::export::shown(failure, SENTENCE_CHARS)) } }
             @for heap in &heaps.summary.heaps { (parts::heap_bar(heap)) }
         }
         (parts::flame(&report, PinWeight::Granules))

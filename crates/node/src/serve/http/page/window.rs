@@ -1,5 +1,5 @@
-//! Diagnostic windows: what they were, their reports, two of them compared, and a new one. Whoever has the token sees
-//! and starts them; it comes in the form, so no other site's page can.
+//! Diagnostic windows: what they were, their reports, two of them compared, and a new one. The token shows and
+//! starts them; it comes in the form, so no other site's page can.
 
 use axum::{
     Extension, Form,
@@ -20,22 +20,22 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    super::{Shared, guard::Access},
-    NAME, SENTENCE, View, admitted, nonsense, not_found, page,
-    past::clock,
-    refused, token_field,
+    super::{guard::Access, past::clock, shared::Shared},
+    shell::{
+        NAME_CHARS, SENTENCE_CHARS, View, admitted, nonsense, not_found, page, refused, token_field,
+    },
 };
 use crate::{Answer, Outcome, Refusal, Request, WindowRecord};
 
 /// Windows that are listed.
-const LISTED: u32 = 50;
+const MAX_WINDOWS: u32 = 50;
 /// Rows of lists in a report that is shown, and in one that is downloaded.
-const ROWS: usize = 20;
-const ALL: usize = 1_000;
+const MAX_ROWS_SHOWN: usize = 20;
+const MAX_ROWS_DOWNLOADED: usize = 1_000;
 
 /// The latest windows; none where the daemon has no time to say.
 pub(super) async fn latest(shared: &Shared) -> Vec<WindowRecord> {
-    match shared.hub.ask(Request::Windows { limit: LISTED }).await {
+    match shared.hub.ask(Request::Windows { limit: MAX_WINDOWS }).await {
         Ok(Answer::Windows { windows }) => windows,
         _ => Vec::new(),
     }
@@ -67,11 +67,11 @@ pub(super) fn list(view: &View<'_>, windows: &[WindowRecord]) -> Markup {
         .map(|window| {
             vec![
                 html! { a href={ "/window/" (window.id) } { (window.id) } },
-                html! { a href={ "/process/" (window.pid) } { (view.text(&window.comm, NAME)) " (" (window.pid) ")" } },
+                html! { a href={ "/process/" (window.pid) } { (view.text(&window.comm, NAME_CHARS)) " (" (window.pid) ")" } },
                 cell(clock(window.began_unix_ms)),
                 cell(units::duration(window.seconds)),
                 cell(words(window.outcome)),
-                html! { (view.text(&window.asked_by, NAME)) ": " (view.text(&window.why, SENTENCE)) },
+                html! { (view.text(&window.asked_by, NAME_CHARS)) ": " (view.text(&window.why, SENTENCE_CHARS)) },
             ]
         })
         .collect();
@@ -105,7 +105,7 @@ pub(super) fn compare_form(view: &View<'_>, windows: &[WindowRecord]) -> Markup 
             label { (shown) select name=(name) {
                 @for (index, window) in with.iter().enumerate() {
                     option value=(window.id) selected[index == chosen] {
-                        (window.id) ": " (view.text(&window.comm, NAME)) ", " (clock(window.began_unix_ms))
+                        (window.id) ": " (view.text(&window.comm, NAME_CHARS)) ", " (clock(window.began_unix_ms))
                     }
                 }
             } }
@@ -156,7 +156,7 @@ fn report_form(view: &View<'_>, id: u64) -> Markup {
 }
 
 fn shown_report(report: &Report) -> Markup {
-    whole(report, &Style { top: ROWS, ..Style::default() })
+    whole(report, &Style { top: MAX_ROWS_SHOWN, ..Style::default() })
 }
 
 /// A window's report, where the client may see it and there is one.
@@ -209,7 +209,7 @@ pub(super) async fn report(
 fn download(report: &Report, id: u64, name: &str) -> Response {
     let Some(format) = export::format(name) else { return not_found("this format") };
     let mut bytes = Vec::new();
-    let style = Style { top: ALL, ..Style::default() };
+    let style = Style { top: MAX_ROWS_DOWNLOADED, ..Style::default() };
     if let Err(error) = format.exporter.report(report, &style, &mut bytes) {
         return refused(&Refusal::Failed { message: error.to_string() });
     }
@@ -244,7 +244,7 @@ pub(super) async fn compare(
     match (before, after) {
         (Ok(before), Ok(after)) => {
             let [one, other] = [form.before, form.after].map(|id| format!("window {id}"));
-            let content = diff(&Diff::of((&one, &before), (&other, &after)), ROWS);
+            let content = diff(&Diff::of((&one, &before), (&other, &after)), MAX_ROWS_SHOWN);
             page(&format!("{one} and {other}"), false, &content)
         }
         (Err(refusal), _) | (_, Err(refusal)) => refused(&refusal),

@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// Readings at once.
-const READERS: usize = 2;
+const MAX_READERS: usize = 2;
 /// The range of a page that names none, and the longest, in milliseconds.
-const RANGE: u64 = 3_600_000;
-const LONGEST: u64 = 400 * 24 * 3_600_000;
+const DEFAULT_RANGE_MS: u64 = 3_600_000;
+const MAX_RANGE_MS: u64 = 400 * 24 * 3_600_000;
 
 /// Reads the history.
 #[derive(Debug)]
-pub(in crate::serve) struct Past {
+pub(crate) struct Past {
     path: Option<PathBuf>,
     readers: Semaphore,
 }
@@ -35,12 +35,12 @@ impl Default for Past {
 
 impl Past {
     /// Of this file; `None`: there is none.
-    pub(in crate::serve) fn new(path: Option<PathBuf>) -> Self {
-        Self { path, readers: Semaphore::new(READERS) }
+    pub(crate) fn new(path: Option<PathBuf>) -> Self {
+        Self { path, readers: Semaphore::new(MAX_READERS) }
     }
 
     /// Reads something of it.
-    pub(in crate::serve::http) async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&History) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
@@ -60,12 +60,8 @@ impl Past {
         }
     }
 
-    /// The course of the processes that had a process id, in a range.
-    pub(in crate::serve::http) async fn course(
-        &self,
-        pid: u32,
-        range: Range,
-    ) -> Result<Course, Refusal> {
+    /// The series of the processes that had a process id, in a range.
+    pub(super) async fn course(&self, pid: u32, range: Range) -> Result<Course, Refusal> {
         self.read(move |history| {
             let series = history.series_between(Who::Pid(pid), range.from, range.to)?;
             let mut events = history.events(Some(pid), range.from)?;
@@ -79,7 +75,7 @@ impl Past {
 /// What a request says of its range: two times, or how far back. Times are milliseconds since 1970, or as a browser's
 /// field has them.
 #[derive(Debug, Default, Deserialize)]
-pub(in crate::serve::http) struct RangeQuery {
+pub(super) struct RangeQuery {
     from: Option<String>,
     to: Option<String>,
     /// Seconds.
@@ -88,9 +84,9 @@ pub(in crate::serve::http) struct RangeQuery {
 
 /// A time range in milliseconds since 1970, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::serve::http) struct Range {
-    pub(in crate::serve::http) from: u64,
-    pub(in crate::serve::http) to: u64,
+pub(super) struct Range {
+    pub(super) from: u64,
+    pub(super) to: u64,
     /// Whether it ends now, whenever that is.
     pub(super) live: bool,
 }
@@ -109,17 +105,20 @@ impl RangeQuery {
 
 impl Range {
     /// The range that a request asks for; an hour up to now where it names none.
-    pub(in crate::serve::http) fn of(query: &RangeQuery, now: u64) -> Result<Self, String> {
+    pub(super) fn of(query: &RangeQuery, now: u64) -> Result<Self, String> {
         let here = zoned(now).ok_or("the clock of this machine is wrong")?;
         let time = |text: &Option<String>| match text.as_deref().filter(|text| !text.is_empty()) {
             None => Ok(None),
             Some(text) => values::unix_ms(text, &here).map(Some),
         };
         let (from, to) = (time(&query.from)?, time(&query.to)?);
-        let length = query.last.map_or(RANGE, |last| last.saturating_mul(1000)).clamp(1, LONGEST);
+        let length = query
+            .last
+            .map_or(DEFAULT_RANGE_MS, |last| last.saturating_mul(1000))
+            .clamp(1, MAX_RANGE_MS);
         let end = to.unwrap_or(now);
         let from = from.unwrap_or_else(|| end.saturating_sub(length));
-        if from >= end || end - from > LONGEST {
+        if from >= end || end - from > MAX_RANGE_MS {
             return Err("from must be before to, by 400 days at most".to_owned());
         }
         Ok(Self { from, to: end, live: to.is_none() })
@@ -159,7 +158,7 @@ mod tests {
             let query = RangeQuery { from: Some(from.to_owned()), to: Some(to.to_owned()), last };
             Range::of(&query, now).map(|range| (range.from, range.to, range.live))
         };
-        assert_eq!(of("", "", None), Ok((now - RANGE, now, true)));
+        assert_eq!(of("", "", None), Ok((now - DEFAULT_RANGE_MS, now, true)));
         assert_eq!(of("", "", Some(60)), Ok((now - 60_000, now, true)));
         assert_eq!(of("1000", "2000", None), Ok((1000, 2000, false)));
         assert_eq!(
