@@ -12,18 +12,18 @@ use clap::Args;
 use drainprof_node::{
     Labels,
     config::{Address, Config, Facts, Selector},
-    daemon::{Service, Setup},
+    daemon::{Admission, Found, Refused, Service, Setup, Watched, admit},
     serve::{self, Server},
     store::{self, StoreError, Writer},
 };
-use drainprof_observe::{ObserveError, Side, SideOptions};
+use drainprof_observe::{Side, SideOptions};
 use drainprof_probe::{
     bpf::{SessionConfig, Sizes},
     calibrate,
     kernel::{HostView, LiveHost},
-    plan::Sites,
+    plan::{AttachPlan, Sites},
 };
-use drainprof_process::{ProcessError, printable, printable_lines, processes, readers};
+use drainprof_process::{Process, ProcessError, printable, printable_lines, processes, readers};
 use drainprof_profile::{Level, Library};
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,11 +35,11 @@ use super::{
 };
 
 /// Requests that may wait for the loop.
-const REQUESTS: usize = 64;
+const MAX_WAITING_REQUESTS: usize = 64;
 /// A state that is older than this, and than one and a half intervals, shows that the daemon hangs.
 const STALE_AFTER: Duration = Duration::from_secs(15);
 /// For how long the loop waits for the kernel to put a probe in place.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const PLACING_PATIENCE: Duration = Duration::from_millis(1500);
 /// Points of a curve: twice what a trend uses. At a daemon's pace, more would take hours until memory is level.
 const CURVE_POINTS: usize = 128;
 
@@ -53,7 +53,7 @@ pub(super) struct DaemonArgs {
     dry_run: bool,
 }
 
-/// Watches this machine until it is told to end.
+/// Watches this machine until a signal ends it.
 pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
     let config = config::load(&args.source)?.config;
     if args.dry_run {
@@ -64,23 +64,13 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
     let server = Server::bind(&serve_options(&config))?;
     let (history, no_history) = history(&config)?;
     let library = library(&config)?;
-    let host = LiveHost;
     let sources = args.source.clone();
     let setup = Setup {
-        session: SessionConfig {
-            sizes: sizes(&config, &host),
-            events: false,
-            sample: 1,
-            offsets: options::offsets(&host)?,
-            growth: None,
-            growth_paths: false,
-            calls: true,
-            patience: PATIENCE,
-        },
+        session: session(&config)?,
         library,
         options: side_options(),
         program: PathBuf::from("/proc/self/exe"),
-        growth: options::growth_offsets(&host).map(drop).map_err(|error| format!("{error:#}")),
+        growth: options::growth_offsets(&LiveHost).map(drop).map_err(|error| format!("{error:#}")),
         history,
         no_history,
         reread: Box::new(move || {
@@ -95,7 +85,7 @@ pub(super) fn main(args: &DaemonArgs) -> Result<u8> {
 }
 
 async fn run(setup: Setup, server: Server) -> Result<u8> {
-    let (ask, asked) = mpsc::channel(REQUESTS);
+    let (ask, asked) = mpsc::channel(MAX_WAITING_REQUESTS);
     if let Some(address) = server.address() {
         eprintln!("drainprof: metrics and API at http://{address}");
     }
@@ -104,7 +94,7 @@ async fn run(setup: Setup, server: Server) -> Result<u8> {
     }
     let (service, state) = Service::new(setup)?;
     let (stop, stopped) = oneshot::channel::<()>();
-    // On a thread of its own, so that whoever asks is answered while probes are put in place.
+    // On a thread of its own, so that requests are answered while probes are put in place.
     let serving = std::thread::Builder::new()
         .name("serve".to_owned())
         .spawn(move || {
@@ -197,6 +187,19 @@ fn side_options() -> SideOptions {
     }
 }
 
+fn session(config: &Config) -> Result<SessionConfig> {
+    Ok(SessionConfig {
+        sizes: sizes(config, &LiveHost),
+        events: false,
+        sample: 1,
+        offsets: options::offsets(&LiveHost)?,
+        growth: None,
+        growth_paths: false,
+        calls: true,
+        patience: PLACING_PATIENCE,
+    })
+}
+
 /// Many processes, hardly any of them with many granules; at `boundary` no object is followed.
 fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
     let asked = &config.maps;
@@ -222,31 +225,22 @@ fn sizes(config: &Config, host: &dyn HostView) -> Sizes {
     }
 }
 
-/// Says who would be watched.
+/// Lists the processes that would be watched, and counts the others by their reasons.
 fn dry_run(config: &Config) -> Result<u8> {
-    let host = LiveHost;
     options::require_host_pids()?;
     options::require_privileges()?;
-    let session = SessionConfig {
-        sizes: sizes(config, &host),
-        events: false,
-        sample: 1,
-        offsets: options::offsets(&host)?,
-        growth: None,
-        growth_paths: false,
-        calls: true,
-        patience: PATIENCE,
-    };
     let side_options = SideOptions {
         profiles: config.daemon.profiles.clone(),
         level: Some(config.daemon.level),
         ..side_options()
     };
-    let mut side = Side::new(&session, library(config)?, side_options)?;
+    let mut side = Side::new(&session(config)?, library(config)?, side_options)?;
     let selector = Selector::of_this_process(&config.select);
     let mut out = super::output::stdout()?;
+    let mut watched = Watched::default();
+    // By reasons.
+    let mut memory_only: BTreeMap<String, u64> = BTreeMap::new();
     let mut unwatched: BTreeMap<String, u64> = BTreeMap::new();
-    let mut watched = 0_u32;
     for pid in processes().context("cannot list the processes")? {
         let process = match readers::open(pid) {
             Ok(process) => process,
@@ -257,38 +251,68 @@ fn dry_run(config: &Config) -> Result<u8> {
                 continue;
             }
         };
-        let (exe, comm) =
-            (printable(process.exe.as_os_str().as_encoded_bytes()), printable(&process.comm));
-        let own = exe.clone();
-        let labels = readers::ask(pid, move || Labels::read(Path::new("/proc"), pid, &own));
-        let labels = labels.ok().and_then(Result::ok).unwrap_or_else(|| Labels::parse(&exe, b""));
-        let facts = Facts { exe: &exe, comm: &comm, labels: &labels };
-        let planned = selector.selects(&facts).map_err(|why| why.to_string()).and_then(|()| {
-            match side.plan(&process) {
-                Ok((plans, _)) => Ok(plans
-                    .iter()
-                    .map(|plan| format!("{} ({} probes)", plan.profile.name, plan.probes.len()))
-                    .collect::<Vec<_>>()
-                    .join(", ")),
-                Err(ObserveError::Level { profile, offers, .. }) => {
-                    Ok(format!("{profile}, without probes: it offers {} only", offers.join(", ")))
-                }
-                Err(ObserveError::NoMatch { .. }) => Err("no profile fits it".to_owned()),
-                Err(error) => Err(error.to_string()),
+        let (found, probes) = match examine(config, &selector, watched, &process, &mut side) {
+            Ok(examined) => examined,
+            Err(refused) => {
+                *unwatched.entry(refused.to_string()).or_default() += 1;
+                continue;
             }
-        });
-        match planned {
-            Ok(planned) if watched < config.select.max_targets => {
-                watched += 1;
-                writeln!(out, "{pid:>8}  {comm}  {planned}")?;
-            }
-            Ok(_) => *unwatched.entry("select.max_targets is reached".to_owned()).or_default() += 1,
-            Err(why) => *unwatched.entry(why).or_default() += 1,
+        };
+        let why = found.reason().to_owned();
+        if !found.is_watched(&config.select) {
+            *unwatched.entry(why).or_default() += 1;
+            continue;
         }
+        watched.processes += 1;
+        if !found.is_match() {
+            *memory_only.entry(why).or_default() += 1;
+            continue;
+        }
+        watched.matched += 1;
+        let what = match &found {
+            Found::Attached => probes,
+            Found::Failed(error) => format!("{why}: {error}"),
+            _ => why,
+        };
+        writeln!(out, "{pid:>8}  {}  {what}", printable(&process.comm))?;
     }
-    writeln!(out, "{watched} processes would be watched")?;
+    let Watched { processes, matched } = watched;
+    writeln!(out, "{processes} processes would be watched, {matched} of them by a profile")?;
+    for (why, count) in memory_only {
+        writeln!(out, "{count} for their memory alone: {why}")?;
+    }
     for (why, count) in unwatched {
         writeln!(out, "{count} would not: {why}")?;
     }
     Ok(code::OK)
+}
+
+/// What the daemon would find of a process, and the probes that it would place.
+fn examine(
+    config: &Config,
+    selector: &Selector,
+    watched: Watched,
+    process: &Process,
+    observer: &mut Side,
+) -> Result<(Found, String), Refused> {
+    let pid = process.pid;
+    let exe = printable(process.exe.as_os_str().as_encoded_bytes());
+    let own = exe.clone();
+    let labels = readers::ask(pid, move || Labels::read(Path::new("/proc"), pid, &own));
+    let labels = labels.ok().and_then(Result::ok).unwrap_or_else(|| Labels::parse(&exe, b""));
+    let facts = Facts { exe: &exe, comm: &printable(&process.comm), labels: &labels };
+    Ok(match admit(&config.select, selector, &facts, watched)? {
+        Admission::MemoryOnly => (Found::Beyond, String::new()),
+        Admission::Profiles => match observer.plan(process) {
+            Ok((plans, _)) => (Found::Attached, probes(&plans)),
+            Err(error) => (Found::of_error(error, config.daemon.level), String::new()),
+        },
+    })
+}
+
+/// Profiles with the number of their probes.
+fn probes(plans: &[AttachPlan]) -> String {
+    let of_each =
+        plans.iter().map(|plan| format!("{} ({} probes)", plan.profile.name, plan.probes.len()));
+    of_each.collect::<Vec<_>>().join(", ")
 }

@@ -9,13 +9,14 @@ use std::{
 use drainprof_common::loss::Loss;
 use drainprof_observe::ObserveError;
 use drainprof_process::{
-    Process, ProcessError, Stuck, printable,
+    Process, ProcessError, printable,
     readers::{ask, each},
 };
 use drainprof_profile::Level;
 
 use super::{
     super::{
+        admit::{Admission, Found, Refused, Watched, admit},
         arrivals::Change,
         lifecycle::{Followed, Lifecycle},
         tracked::Tracked,
@@ -33,24 +34,6 @@ const LABELS_BATCH: usize = 64;
 
 /// A process with its labels; why it cannot be traced.
 type Opened = Result<(Process, Labels), ProcessError>;
-
-/// What was found of a process.
-enum Found {
-    /// A profile matches, and its probes are in place.
-    Attached(Level),
-    /// A profile matches, and no probe is placed: why.
-    Without(String),
-    /// The probes cannot be placed.
-    Failed(ObserveError),
-    /// As many processes have probes as may: no profile was tried.
-    Beyond,
-    /// No profile matches.
-    Unmatched,
-    /// It has ended, or is not what it was when it was found.
-    Ended,
-    /// The kernel does not answer for it now, or for so many that nobody is asked; or its files take long to read.
-    Unanswered,
-}
 
 impl Roster {
     /// Finds processes that started, changed or ended. `now` is a time since any fixed moment.
@@ -172,34 +155,44 @@ impl Roster {
         if is_unmatched && !config.select.unmatched {
             return;
         }
-        let facts = Facts {
-            exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
-            comm: &printable(&process.comm),
-            labels: &labels,
+        let admission = match self.decide(config, &process, &labels) {
+            Ok(admission) => admission,
+            Err(Refused::Rules(why)) => {
+                tracing::debug!(pid, comm = process.comm, %why, "not watched");
+                return;
+            }
+            Err(Refused::Full) => {
+                let watched = self.tracked.len();
+                self.warn_once("max_processes", || {
+                    format!(
+                        "{watched} processes are watched, the limit of select.max_processes; process {pid} and others \
+                         are not"
+                    )
+                });
+                return;
+            }
         };
-        if let Err(why) = self.selector.selects(&facts) {
-            tracing::debug!(pid, comm = process.comm, %why, "not watched");
-            return;
-        }
-        let watched = self.tracked.len();
-        if watched >= config.select.max_processes as usize {
-            self.warn_once("max_processes", || {
-                format!(
-                    "{watched} processes are watched, the limit of select.max_processes; process {pid} and others are not"
-                )
-            });
-            return;
-        }
         let start_time = process.start_time;
         let tracked = Tracked::new(process, labels, String::new(), unix_ms()).after(earlier);
-        let found = if is_unmatched {
-            Found::Unmatched
-        } else {
-            self.find(config, killed, &tracked.process, made_of)
+        let found = match admission {
+            _ if is_unmatched => Found::Unmatched,
+            Admission::Profiles => self.find(config, killed, &tracked.process, made_of),
+            Admission::MemoryOnly => Found::Beyond,
         };
-        match found {
-            Found::Attached(level) => self.attached(pid, start_time, level, known.is_none()),
-            Found::Beyond => self.newcomers.refused(),
+        match &found {
+            Found::Attached => {
+                self.attached(pid, start_time, config.daemon.level, known.is_none());
+            }
+            Found::Beyond => {
+                self.newcomers.refused();
+                let limit = config.select.max_targets;
+                self.warn_once("max_targets", || {
+                    format!(
+                        "{limit} processes have probes, the limit of select.max_targets; process {pid} and others get \
+                         none"
+                    )
+                });
+            }
             Found::Ended => self.newcomers.undecided(pid),
             Found::Unanswered => {
                 self.newcomers.undecided(pid);
@@ -207,7 +200,7 @@ impl Roster {
             }
             Found::Without(_) | Found::Failed(_) | Found::Unmatched => {}
         }
-        self.watch(config, tracked, found);
+        self.watch(config, tracked, &found);
     }
 
     /// The probes of a process are in place.
@@ -222,76 +215,57 @@ impl Roster {
         }
     }
 
-    /// Looks for profiles that match a process, and attaches their probes.
+    /// What the configuration says of a process.
+    fn decide(
+        &self,
+        config: &Config,
+        process: &Process,
+        labels: &Labels,
+    ) -> Result<Admission, Refused> {
+        let exe = printable(process.exe.as_os_str().as_encoded_bytes());
+        let facts = Facts { exe: &exe, comm: &printable(&process.comm), labels };
+        let matched = self.tracked.values().filter(|one| one.matched).count();
+        let watched = Watched { processes: self.tracked.len(), matched };
+        admit(&config.select, &self.selector, &facts, watched)
+    }
+
+    /// Tries the profiles on a process, and attaches the probes of those that match.
     fn find(&mut self, config: &Config, killed: bool, process: &Process, made_of: u64) -> Found {
         let pid = process.pid;
         let level = config.daemon.level;
-        let with_probes = self.tracked.values().filter(|one| one.matched).count();
-        if with_probes >= config.select.max_targets as usize {
-            self.warn_once("max_targets", || {
-                format!(
-                    "{with_probes} processes have probes, the limit of select.max_targets; process {pid} and others \
-                     get none"
-                )
-            });
-            return Found::Beyond;
-        }
-        let found =
+        let tried =
             if killed { self.pool.matches(process, level) } else { self.pool.add(pid, level) };
-        match found {
+        let found = match tried {
             Ok(()) | Err(ObserveError::Level { .. }) if killed => {
                 Found::Without("the kill switch is on".to_owned())
             }
-            Ok(()) => Found::Attached(level),
-            Err(ObserveError::NoMatch { .. }) if self.unmatched.learn(process, made_of) => {
-                Found::Unmatched
+            Ok(()) => Found::Attached,
+            Err(error) => {
+                tracing::debug!(pid, %error, "no probes");
+                Found::of_error(error, level)
             }
+        };
+        match found {
             // A later scan finds what became of it.
-            Err(ObserveError::NoMatch { .. }) => Found::Ended,
-            Err(
-                ObserveError::Target(ProcessError::Silent(_))
-                | ObserveError::Files(
-                    Stuck::Silent { .. } | Stuck::Slow { .. } | Stuck::TooMany | Stuck::NoThread,
-                ),
-            ) => Found::Unanswered,
-            // It ended meanwhile.
-            Err(ObserveError::Target(error)) => {
-                tracing::debug!(pid, %error, "not watched");
-                Found::Ended
-            }
-            Err(ObserveError::Level { profile, offers, .. }) => Found::Without(format!(
-                "profile {profile} does not offer level {}, only {}: probes come in a window",
-                level.name(),
-                offers.join(", ")
-            )),
-            Err(error) => Found::Failed(error),
+            Found::Unmatched if !self.unmatched.learn(process, made_of) => Found::Ended,
+            found => found,
         }
     }
 
     /// Watches a process from now on: its granules where a profile matches, its memory in any case.
-    fn watch(&mut self, config: &Config, mut tracked: Tracked, found: Found) {
-        let unix_ms = unix_ms();
-        let pid = tracked.process.pid;
-        match found {
-            Found::Attached(level) => {
-                tracked.turn(Some(level), "as configured".to_owned(), unix_ms);
-            }
-            Found::Without(reason) => tracked.turn(None, reason, unix_ms),
-            Found::Failed(error) => tracked.fail(&error, unix_ms),
-            Found::Beyond => {
-                tracked.matched = false;
-                let reason = "no profile was tried: select.max_targets is reached".to_owned();
-                tracked.turn(None, reason, unix_ms);
-            }
-            Found::Unmatched => {
-                tracked.matched = false;
-                tracked.turn(None, "no profile matches: its memory is watched".to_owned(), unix_ms);
-            }
-            Found::Ended | Found::Unanswered => return,
-        }
-        if !tracked.matched && !config.select.unmatched {
+    fn watch(&mut self, config: &Config, mut tracked: Tracked, found: &Found) {
+        if !found.is_watched(&config.select) {
             return;
         }
+        tracked.matched = found.is_match();
+        match found {
+            Found::Failed(error) => tracked.fail(error, unix_ms()),
+            found => {
+                let level = matches!(found, Found::Attached).then_some(config.daemon.level);
+                tracked.turn(level, found.reason().to_owned(), unix_ms());
+            }
+        }
+        let pid = tracked.process.pid;
         if tracked.matched {
             tracing::info!(
                 pid,
@@ -370,19 +344,13 @@ impl Roster {
             // What is gone by now is counted with its program.
             Err(_) => return,
         };
-        let facts = Facts {
-            exe: &printable(process.exe.as_os_str().as_encoded_bytes()),
-            comm: &printable(&process.comm),
-            labels: &labels,
-        };
-        let with_probes = self.tracked.values().filter(|one| one.matched).count();
-        let refused = self.selector.selects(&facts).is_err();
-        let full = with_probes >= config.select.max_targets as usize
-            || self.tracked.len() >= config.select.max_processes as usize;
-        if full {
+        let admission = self.decide(config, &process, &labels);
+        let is_refused_by_rules = matches!(admission, Err(Refused::Rules(_)));
+        let is_admitted = admission == Ok(Admission::Profiles);
+        if !is_admitted && !is_refused_by_rules {
             self.newcomers.refused();
         }
-        if refused || full || self.pool.observes_elsewhere(pid, id) {
+        if !is_admitted || self.pool.observes_elsewhere(pid, id) {
             self.pool.discard(id, pid, target);
         } else {
             self.follow(pid, level, "its program is watched", Ok((process, labels)));
