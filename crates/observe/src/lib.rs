@@ -4,6 +4,7 @@
 //! one: events, stacks, timers, ends of processes, duty cycles, names. `attach`, `run`, `top` and `profile check` use it;
 //! the node daemon drives a pool of kernel sides.
 
+mod account;
 pub mod allocations;
 pub mod discover;
 pub mod draft;
@@ -15,6 +16,7 @@ mod side;
 pub mod structures;
 pub mod why;
 
+pub use account::Account;
 pub use error::ObserveError;
 pub use observation::Observation;
 pub use quiesce::quiesce;

@@ -293,7 +293,7 @@ fn examine(
     selector: &Selector,
     watched: Watched,
     process: &Process,
-    observer: &mut Side,
+    side: &mut Side,
 ) -> Result<(Found, String), Refused> {
     let pid = process.pid;
     let exe = printable(process.exe.as_os_str().as_encoded_bytes());
@@ -303,7 +303,7 @@ fn examine(
     let facts = Facts { exe: &exe, comm: &printable(&process.comm), labels: &labels };
     Ok(match admit(&config.select, selector, &facts, watched)? {
         Admission::MemoryOnly => (Found::Beyond, String::new()),
-        Admission::Profiles => match observer.plan(process) {
+        Admission::Profiles => match side.plan(process) {
             Ok((plans, _)) => (Found::Attached, probes(&plans)),
             Err(error) => (Found::of_error(error, config.daemon.level), String::new()),
         },

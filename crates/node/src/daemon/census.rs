@@ -140,8 +140,7 @@ impl Censuses {
 
     /// Takes what the census of a process has cost.
     fn spend(&mut self, process: (u32, u64), cost: Duration) {
-        let paid = self.turns.spend_most(cost, self.share * MAX_DEBT_SECONDS);
-        if paid < cost {
+        if !self.turns.spend_within(cost, self.share * MAX_DEBT_SECONDS) {
             self.costly.insert(process, self.seconds + cost.as_secs_f64() / self.share);
         }
     }
@@ -159,7 +158,7 @@ impl Censuses {
         let seconds: f64 = all.map(|summary| summary.seconds).sum();
         // What comes from another process need not be a time.
         let cost = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        self.turns.spend_most(cost, self.share * MAX_DEBT_SECONDS);
+        self.turns.spend_within(cost, self.share * MAX_DEBT_SECONDS);
     }
 
     /// A census that does not end, in a sentence.

@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
+use drainprof_observe::Account;
+
 /// Budget that can be saved, seconds of the time in which it comes in: what was not needed is not spent at once.
-const SAVED: f64 = 20.0;
+const MAX_SAVED_SECONDS: f64 = 20.0;
 
 /// Whose turn it is, and what is left of the budget.
 #[derive(Debug, Default)]
@@ -11,7 +13,7 @@ pub(super) struct Turns {
     /// The process that had the last turn.
     last: u32,
     /// Seconds of CPU time; a turn that took more than there was leaves a debt.
-    credit: f64,
+    account: Account,
     refilled: Option<f64>,
 }
 
@@ -20,12 +22,12 @@ impl Turns {
     pub(super) fn refill(&mut self, seconds: f64, share: f64) {
         let passed = self.refilled.map_or(0.0, |before| (seconds - before).max(0.0));
         self.refilled = Some(seconds);
-        self.credit = (self.credit + passed * share).min(SAVED * share);
+        self.account.earn(passed * share, MAX_SAVED_SECONDS * share, f64::INFINITY);
     }
 
     /// Whether there is anything to spend.
     pub(super) fn is_affordable(&self) -> bool {
-        self.credit > 0.0
+        self.account.has_credit()
     }
 
     /// All processes, the next one first.
@@ -41,20 +43,18 @@ impl Turns {
 
     /// What there is to spend.
     pub(super) fn credit(&self) -> Duration {
-        Duration::try_from_secs_f64(self.credit).unwrap_or_default()
+        Duration::try_from_secs_f64(self.account.balance()).unwrap_or_default()
     }
 
     /// Takes what a turn has cost.
     pub(super) fn spend(&mut self, time: Duration) {
-        self.credit -= time.as_secs_f64();
+        self.account.spend(time.as_secs_f64());
     }
 
-    /// Takes what a turn has cost, down to a debt of so many seconds; what was taken.
-    pub(super) fn spend_most(&mut self, time: Duration, debt: f64) -> Duration {
-        let most = Duration::try_from_secs_f64(self.credit + debt).unwrap_or_default();
-        let paid = time.min(most);
-        self.spend(paid);
-        paid
+    /// Takes what a turn has cost, down to a debt of so many seconds; whether that was all.
+    pub(super) fn spend_within(&mut self, time: Duration, debt: f64) -> bool {
+        let cost = time.as_secs_f64();
+        self.account.spend_within(cost, debt) >= cost
     }
 
     /// The next process in order of pids, after the last one the first again.
@@ -105,7 +105,7 @@ mod tests {
         let budget = 10_000.0 * share;
         assert!((budget - 0.1..=budget + 0.1).contains(&spent.as_secs_f64()), "{spent:?}");
         turns.refill(1e9, share);
-        assert!(turns.credit <= SAVED * share);
+        assert!(turns.account.balance() <= MAX_SAVED_SECONDS * share);
         let mut none = Turns::default();
         none.refill(0.0, 0.0);
         none.refill(1e9, 0.0);

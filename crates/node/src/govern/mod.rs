@@ -14,6 +14,7 @@
 mod config;
 
 pub use config::Config;
+use drainprof_observe::Account;
 use drainprof_profile::Level;
 use drainprof_report::units;
 
@@ -48,8 +49,8 @@ pub struct Step {
 /// The account of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Governor {
-    /// CPU time that is saved, or owed if negative; seconds.
-    balance: f64,
+    /// Seconds of CPU time.
+    account: Account,
     last: Option<Last>,
     /// Cost ratio at the present level, smoothed.
     ratio: f64,
@@ -112,13 +113,12 @@ impl Governor {
         let budget = config.budget.0;
         let burst = budget * config.burst.as_seconds();
         let Some(last) = self.last.replace(Last { at, level }) else {
-            self.balance = burst;
+            self.account = Account::holding(burst);
             self.enter(at, level, ratio);
             return None;
         };
         let seconds = (at - last.at).min(MAX_READING_SECONDS);
-        let owed = -budget * MAX_DEBT_SECONDS;
-        self.balance = (budget - ratio).mul_add(seconds, self.balance).clamp(owed, burst);
+        self.account.earn((budget - ratio) * seconds, burst, budget * MAX_DEBT_SECONDS);
         if last.level == level {
             self.ratio += (1.0 - (-seconds / SMOOTHING_SECONDS).exp()) * (ratio - self.ratio);
         } else {
@@ -129,7 +129,7 @@ impl Governor {
             return None;
         }
         match level {
-            Some(level) if self.balance < 0.0 && self.ratio > budget => {
+            Some(level) if self.account.balance() < 0.0 && self.ratio > budget => {
                 Some(self.down(config, reading, level))
             }
             _ => self.up(config, reading),
@@ -251,7 +251,8 @@ impl Governor {
     }
 
     fn missing(&self, config: &Config) -> f64 {
-        RECOVERED_SHARE_OF_BURST * config.budget.0 * config.burst.as_seconds() - self.balance
+        RECOVERED_SHARE_OF_BURST * config.budget.0 * config.burst.as_seconds()
+            - self.account.balance()
     }
 
     fn recovered(&self, config: &Config) -> bool {

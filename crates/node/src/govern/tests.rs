@@ -331,7 +331,7 @@ proptest! {
             if let Some(step) = governor.decide(&config, &reading) {
                 prop_assert!(step.to != reading.level && step.to != Some(Level::Stacks));
             }
-            prop_assert!(governor.balance.is_finite());
+            prop_assert!(governor.account.balance().is_finite());
         }
     }
 }
