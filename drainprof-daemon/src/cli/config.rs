@@ -91,7 +91,7 @@ pub(super) fn main(args: &ConfigArgs) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Loads the configuration, and says on stderr what looks like a mistake.
+/// Loads the configuration, and warns on stderr of likely mistakes.
 pub(super) fn load(source: &ConfigSource) -> Result<Loaded> {
     let loaded = config::load(&source.sources())?;
     note(&loaded);

@@ -21,11 +21,11 @@ use super::{
 };
 
 /// From one check of the window to the next.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How much longer than planned a window may take: it has to attach, detach and name call paths.
-const GRACE: Duration = Duration::from_secs(120);
+const ENDING_GRACE: Duration = Duration::from_secs(120);
 /// Among so many of the latest windows ours is searched for.
-const LATEST: u32 = 100;
+const MAX_WINDOWS: u32 = 100;
 
 #[derive(Args, Debug)]
 pub(super) struct DiagnoseArgs {
@@ -79,10 +79,10 @@ pub(super) fn main(args: &DiagnoseArgs) -> Result<u8> {
     );
     let window = wait(&mut client, &window)?;
     if !window.has_report {
-        bail!("window {} has left no report: {}", window.id, words(window.outcome));
+        bail!("window {} has left no report: {}", window.id, outcome_text(window.outcome));
     }
     if window.outcome != Outcome::Finished {
-        eprintln!("drainprof: window {}: {}", window.id, words(window.outcome));
+        eprintln!("drainprof: window {}: {}", window.id, outcome_text(window.outcome));
     }
     let request = Request::WindowReport { id: window.id };
     let Answer::Report { mut report } = client.ask(&request)? else {
@@ -98,10 +98,10 @@ pub(super) fn main(args: &DiagnoseArgs) -> Result<u8> {
 /// The window once it has ended.
 fn wait(client: &mut Client, opened: &WindowRecord) -> Result<WindowRecord> {
     let planned = Duration::try_from_secs_f64(opened.seconds).unwrap_or(Duration::MAX);
-    let patience = planned.saturating_add(GRACE);
+    let patience = planned.saturating_add(ENDING_GRACE);
     let began = Instant::now();
     loop {
-        let Answer::Windows { windows } = client.ask(&Request::Windows { limit: LATEST })? else {
+        let Answer::Windows { windows } = client.ask(&Request::Windows { limit: MAX_WINDOWS })? else {
             bail!("the daemon has answered something else than was asked");
         };
         match windows.into_iter().find(|window| window.id == opened.id) {
@@ -113,21 +113,21 @@ fn wait(client: &mut Client, opened: &WindowRecord) -> Result<WindowRecord> {
             bail!(
                 "window {} has not ended {} s after its time; its report can be asked for later",
                 opened.id,
-                GRACE.as_secs()
+                ENDING_GRACE.as_secs()
             );
         }
         // The daemon sends nothing by itself; the connection is bounded by what it bears.
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-const fn words(outcome: Outcome) -> &'static str {
+const fn outcome_text(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Running => "it still runs",
         Outcome::Finished => "it has lasted its time",
         Outcome::TargetEnded => "the process has ended",
         Outcome::OverCost => "it cost the process too much and was ended",
-        Outcome::Interrupted => "the daemon was stopped, or told to detach everything",
+        Outcome::Interrupted => "the daemon was stopped, or detached everything",
         Outcome::Failed => "it could not begin; the daemon's log says why",
     }
 }

@@ -18,7 +18,7 @@ use drainprof_report::{Report, export::Format, units::clock};
 use super::{args::duration, code, exit::Failure, output::Output};
 
 /// Windows that are listed at most.
-const WINDOWS: u32 = 1000;
+const MAX_WINDOWS: u32 = 1000;
 
 /// Which history.
 #[derive(Args, Clone, Debug)]
@@ -162,7 +162,7 @@ fn gathered(history: &History, pid: Option<u32>, since: u64) -> Result<show::Cha
         Some(pid) => history.process(pid, since)?,
         None => history.processes(since)?,
     };
-    let mut windows = history.windows(WINDOWS)?;
+    let mut windows = history.windows(MAX_WINDOWS)?;
     windows
         .retain(|window| window.began_unix_ms >= since && pid.is_none_or(|pid| window.pid == pid));
     let events = history.events(pid, since)?;

@@ -16,9 +16,9 @@ use super::{
 /// Longest filter.
 pub(super) const FILTER: usize = 60;
 /// Longest message that is kept.
-const MESSAGE: usize = 500;
+const MESSAGE_CHARS: usize = 500;
 
-/// What whoever drives the app has to do.
+/// What the caller of the app has to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Leave.
@@ -31,7 +31,7 @@ pub enum Action {
     Ask(Request),
 }
 
-/// How the screen looks.
+/// The appearance of the screen.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// Where the states come from, for the title.
@@ -67,7 +67,7 @@ pub struct App {
     pub(super) page: Page,
     pub(super) message: Option<Message>,
     /// Why there are no new states.
-    pub(super) trouble: Option<String>,
+    pub(super) failure: Option<String>,
     pub(super) size: (u16, u16),
 }
 
@@ -87,7 +87,7 @@ impl App {
             below: Vec::new(),
             page: Page::Table,
             message: None,
-            trouble: None,
+            failure: None,
             size: (80, 24),
         }
     }
@@ -111,7 +111,7 @@ impl App {
 
     /// Takes a new state. One of the same moment as the last is not new.
     pub fn take(&mut self, state: NodeState) {
-        self.trouble = None;
+        self.failure = None;
         if let Some(before) = &self.state {
             if before.unix_ms == state.unix_ms {
                 return;
@@ -126,20 +126,20 @@ impl App {
 
     /// Shows a state of the past.
     pub fn rewound(&mut self, seen: Seen) {
-        self.trouble = None;
+        self.failure = None;
         self.rates =
             seen.before.map_or_else(BTreeMap::new, |before| rows::rates(&before, &seen.state));
         self.state = Some(seen.state);
     }
 
     /// There is no new state, and why.
-    pub fn trouble(&mut self, why: &str) {
-        self.trouble = Some(shown(why, MESSAGE));
+    pub fn failure(&mut self, why: &str) {
+        self.failure = Some(shown(why, MESSAGE_CHARS));
     }
 
     /// Says something in the last line, until the next key.
     pub fn say(&mut self, text: &str, bad: bool) {
-        self.message = Some(Message { text: shown(text, MESSAGE), bad });
+        self.message = Some(Message { text: shown(text, MESSAGE_CHARS), bad });
     }
 
     /// Takes the answer to a request.

@@ -1,4 +1,4 @@
-//! One row in detail, as lines of text: what it is, its alerts, who pins, how old its granules are, its windows.
+//! One row in detail, as lines of text: what it is, its alerts, what pins, how old its granules are, its windows.
 
 use std::fmt::Write as _;
 
@@ -12,19 +12,19 @@ use super::{
 };
 
 /// Call paths that are listed; the report has more.
-const SITES: usize = 20;
+const MAX_SITES: usize = 20;
 /// Frames of a path that are listed.
-const FRAMES: usize = 12;
+const MAX_FRAMES: usize = 12;
 /// Findings and alerts that are listed.
-const MESSAGES: usize = 20;
+const MAX_MESSAGES: usize = 20;
 /// Windows that are listed here; the list of windows has all.
-const WINDOWS: usize = 8;
+const MAX_WINDOWS: usize = 8;
 /// Columns of the longest bar.
-const BAR: usize = 30;
+const BAR_WIDTH: usize = 30;
 /// Longest name that is shown.
-const NAME: usize = 200;
+const NAME_CHARS: usize = 200;
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Heading,
@@ -115,7 +115,7 @@ fn process(row: &Row<'_>, out: &mut Lines) {
     let labels = &target.labels;
     out.push(
         Tone::Heading,
-        format!("{}[{}]  {}", shown(&target.comm, NAME), target.pid, shown(&target.exe, NAME)),
+        format!("{}[{}]  {}", shown(&target.comm, NAME_CHARS), target.pid, shown(&target.exe, NAME_CHARS)),
     );
     let places = [
         ("container", &labels.container),
@@ -125,7 +125,7 @@ fn process(row: &Row<'_>, out: &mut Lines) {
         ("cgroup", &labels.cgroup),
     ];
     let named = places.into_iter().filter_map(|(name, value)| {
-        value.as_ref().map(|value| format!("{name} {}", shown(value, NAME)))
+        value.as_ref().map(|value| format!("{name} {}", shown(value, NAME_CHARS)))
     });
     let named: Vec<String> = named.collect();
     if !named.is_empty() {
@@ -133,7 +133,7 @@ fn process(row: &Row<'_>, out: &mut Lines) {
     }
     let none = if target.observed_ratio.is_some() { "paused" } else { "off" };
     let level = target.level.map_or(none, drainprof_profile::Level::name);
-    out.sentence(Tone::Plain, &format!("level {level}: {}", shown(&target.reason, 2 * NAME)));
+    out.sentence(Tone::Plain, &format!("level {level}: {}", shown(&target.reason, 2 * NAME_CHARS)));
     if let Some(ratio) = target.observed_ratio.filter(|ratio| *ratio < 1.0) {
         out.plain(format!("observed {} of the last ten minutes", units::percent(ratio)));
     }
@@ -174,14 +174,14 @@ fn process(row: &Row<'_>, out: &mut Lines) {
 fn heaps(row: &Row<'_>, out: &mut Lines) {
     let Some(known) = &row.target.heaps else { return };
     if let Some(why) = &known.failure {
-        out.sentence(Tone::Plain, &format!("heaps unknown: {}", shown(why, 2 * NAME)));
+        out.sentence(Tone::Plain, &format!("heaps unknown: {}", shown(why, 2 * NAME_CHARS)));
     }
     for heap in &known.summary.heaps {
         out.sentence(
             Tone::Plain,
             &format!(
                 "heap {}: live {}  free {}  held {}  trimmable {}  of {} resident",
-                shown(&heap.allocator, NAME),
+                shown(&heap.allocator, NAME_CHARS),
                 units::bytes(heap.live_bytes),
                 units::bytes(heap.free_bytes),
                 units::bytes(heap.held_bytes),
@@ -197,12 +197,12 @@ fn alerts(row: &Row<'_>, out: &mut Lines) {
         return;
     }
     out.heading("Alerts");
-    for Alert { rule, state, message, .. } in row.target.alerts.iter().take(MESSAGES) {
+    for Alert { rule, state, message, .. } in row.target.alerts.iter().take(MAX_MESSAGES) {
         let (mark, tone, how) = match state {
             AlertState::Firing => ('!', Tone::Bad, "firing"),
             AlertState::Pending => ('?', Tone::Warning, "pending"),
         };
-        let (rule, message) = (shown(rule, NAME), shown(message, 2 * NAME));
+        let (rule, message) = (shown(rule, NAME_CHARS), shown(message, 2 * NAME_CHARS));
         out.sentence(tone, &format!("{mark} {rule} {how}: {message}"));
     }
 }
@@ -210,7 +210,7 @@ fn alerts(row: &Row<'_>, out: &mut Lines) {
 fn counts(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
     let instance = allocator.instance.as_ref().map(|id| format!(" at {}", shown(id, 20)));
     let instance = instance.unwrap_or_default();
-    let (profile, kind) = (shown(&allocator.profile, NAME), allocator.kind.name());
+    let (profile, kind) = (shown(&allocator.profile, NAME_CHARS), allocator.kind.name());
     out.heading(format!(
         "Allocator {profile}{instance}, kind {kind}, level {}",
         allocator.level.name()
@@ -274,7 +274,7 @@ fn counts(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
     if let Some(verdict) = retention.verdict {
         let reason = retention.verdict_reason.as_deref().unwrap_or_default();
         let tone = if verdict == Growth::LinearLeak { Tone::Bad } else { Tone::Plain };
-        out.sentence(tone, &format!("course: {}. {}", verdict.words(), shown(reason, 2 * NAME)));
+        out.sentence(tone, &format!("course: {}. {}", verdict.words(), shown(reason, 2 * NAME_CHARS)));
     }
 }
 
@@ -289,7 +289,7 @@ fn sites(allocator: &Allocator, out: &mut Lines) {
     };
     let total = allocator.sites_total.unwrap_or(sites.len() as u64);
     out.heading(format!("Who pins: {}", units::counted(total, "call path", "call paths")));
-    for (number, site) in sites.iter().take(SITES).enumerate() {
+    for (number, site) in sites.iter().take(MAX_SITES).enumerate() {
         let share = or_unknown(site.share, units::percent);
         let class = site.class.map_or(UNKNOWN, PinClass::words);
         let course = site.verdict.map_or(UNKNOWN, Growth::words);
@@ -303,18 +303,18 @@ fn sites(allocator: &Allocator, out: &mut Lines) {
         out.sentence(Tone::Plain, &text);
         frames(site, out);
     }
-    let listed = sites.len().min(SITES) as u64;
+    let listed = sites.len().min(MAX_SITES) as u64;
     if total > listed {
         out.plain(format!("and {} more: t shows the report", total - listed));
     }
 }
 
 fn frames(site: &Site, out: &mut Lines) {
-    for frame in site.frames.iter().take(FRAMES) {
+    for frame in site.frames.iter().take(MAX_FRAMES) {
         out.plain(format!("     {}", name(&frame.frame, frame.address.as_deref())));
     }
-    if site.frames.len() > FRAMES {
-        out.plain(format!("     … {} more", site.frames.len() - FRAMES));
+    if site.frames.len() > MAX_FRAMES {
+        out.plain(format!("     … {} more", site.frames.len() - MAX_FRAMES));
     }
     if site.frames.is_empty() {
         out.plain("     the call path was not captured");
@@ -326,20 +326,20 @@ fn name(frame: &Frame, address: Option<&str>) -> String {
     // Writing to a String cannot fail.
     let mut text = String::new();
     for inlined in frame.inlined.iter().rev().take(4) {
-        text.push_str(&shown(&inlined.function, NAME));
+        text.push_str(&shown(&inlined.function, NAME_CHARS));
         text.push_str(" in ");
     }
     match (&frame.function, &frame.module, &frame.module_offset) {
-        (Some(function), ..) => text.push_str(&shown(function, NAME)),
+        (Some(function), ..) => text.push_str(&shown(function, NAME_CHARS)),
         (None, Some(module), Some(offset)) => {
-            let _ = write!(text, "{}+{}", shown(module, NAME), shown(offset, 20));
+            let _ = write!(text, "{}+{}", shown(module, NAME_CHARS), shown(offset, 20));
         }
         _ => text.push_str(&address.map_or_else(|| UNKNOWN.to_owned(), |at| shown(at, 20))),
     }
     if let Some(file) = &frame.file {
-        // The end of the path tells more than its beginning.
+        // The end of the path says more than its beginning.
         let file = file.rsplit('/').next().unwrap_or(file);
-        let _ = write!(text, "  {}", shown(file, NAME));
+        let _ = write!(text, "  {}", shown(file, NAME_CHARS));
         if let Some(line) = frame.line {
             let _ = write!(text, ":{line}");
         }
@@ -380,8 +380,8 @@ fn histogram(allocator: &Allocator, out: &mut Lines) {
 fn bar(count: u64, most: u64) -> String {
     let share = if most == 0 { 0.0 } else { count as f64 / most as f64 };
     #[allow(clippy::cast_sign_loss, reason = "a share of what is counted is not negative")]
-    let columns = (share * BAR as f64).round() as usize;
-    "█".repeat(columns.clamp(usize::from(count > 0), BAR))
+    let columns = (share * BAR_WIDTH as f64).round() as usize;
+    "█".repeat(columns.clamp(usize::from(count > 0), BAR_WIDTH))
 }
 
 fn findings(row: &Row<'_>, out: &mut Lines) {
@@ -391,7 +391,7 @@ fn findings(row: &Row<'_>, out: &mut Lines) {
     };
     let findings = row.target.findings.iter().filter(|finding| of_this(&finding.profile));
     let mut headed = false;
-    for finding in findings.take(MESSAGES) {
+    for finding in findings.take(MAX_MESSAGES) {
         if !headed {
             out.heading("Findings");
             headed = true;
@@ -401,7 +401,7 @@ fn findings(row: &Row<'_>, out: &mut Lines) {
             Weight::Warning => ("warning", Tone::Warning),
             Weight::Error => ("error", Tone::Bad),
         };
-        out.sentence(tone, &format!("{word}: {}", shown(&finding.message, 4 * NAME)));
+        out.sentence(tone, &format!("{word}: {}", shown(&finding.message, 4 * NAME_CHARS)));
     }
 }
 
@@ -411,7 +411,7 @@ fn windows_of(row: &Row<'_>, windows: &[&WindowRecord], none: &str, out: &mut Li
     if ours.is_empty() {
         out.plain(none);
     }
-    for window in ours.iter().take(WINDOWS) {
+    for window in ours.iter().take(MAX_WINDOWS) {
         out.sentence(
             Tone::Plain,
             &format!(
@@ -419,8 +419,8 @@ fn windows_of(row: &Row<'_>, windows: &[&WindowRecord], none: &str, out: &mut Li
                 window.id,
                 units::duration(window.seconds),
                 outcome(window.outcome),
-                shown(&window.asked_by, NAME),
-                shown(&window.why, NAME),
+                shown(&window.asked_by, NAME_CHARS),
+                shown(&window.why, NAME_CHARS),
             ),
         );
     }

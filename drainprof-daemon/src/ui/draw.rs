@@ -103,8 +103,8 @@ impl App {
     /// What is wrong, or else how the page is to be read.
     fn subtitle(&self) -> Line<'static> {
         let bad = self.tone(Tone::Bad);
-        if let Some(trouble) = &self.trouble {
-            return Line::styled(format!("NOT CURRENT: {trouble}"), bad);
+        if let Some(failure) = &self.failure {
+            return Line::styled(format!("NOT CURRENT: {failure}"), bad);
         }
         let Some(state) = &self.state else { return Line::from("waiting for the first state …") };
         if let Some(problem) = problem(state) {

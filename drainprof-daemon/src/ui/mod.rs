@@ -1,7 +1,7 @@
 //! `drainprof top`: processes × allocators on a terminal, as they are now.
 //!
 //! [`App`] is the pure part: states and keys go in, pictures and [`Action`]s come out. It reads no clock, does no I/O and
-//! asks nobody. What it shows comes from a [`Source`]: a file of recorded states ([`Replay`]), or, in `cli`, a daemon's
+//! asks nothing. What it shows comes from a [`Source`]: a file of recorded states ([`Replay`]), or, in `cli`, a daemon's
 //! control socket, its history, whose moments [`past`] turns into states, or an observer of its own, whose reports
 //! [`standalone`] does. [`shell`] is the terminal around it.
 

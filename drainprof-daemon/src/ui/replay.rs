@@ -10,7 +10,7 @@ use drainprof_node::{Answer, NodeState, Refusal, Request, SCHEMA};
 use super::source::{Source, SourceError};
 
 /// Longest line that is read.
-const LINE: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Shows recorded states one after the other, and stays at the last.
 pub struct Replay {
@@ -34,7 +34,7 @@ impl Replay {
         self.number += 1;
         let number = self.number;
         let mut line = Vec::new();
-        (&mut self.lines).take(LINE).read_until(b'\n', &mut line).map_err(|error| {
+        (&mut self.lines).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).map_err(|error| {
             SourceError::because(format!("cannot read line {number} of the recording"), error)
         })?;
         if line.is_empty() {

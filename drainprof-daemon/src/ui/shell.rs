@@ -34,13 +34,13 @@ use super::{
 };
 
 /// How often the source is asked whether it has something new, if nothing else wakes us.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Signals that were received and not yet dealt with.
 struct Signals {
     end: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    go_on: Arc<AtomicBool>,
+    resumed: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -61,7 +61,7 @@ impl Signals {
         Ok(Self {
             end: flag(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT])?,
             stop: flag(&[libc::SIGTSTP])?,
-            go_on: flag(&[libc::SIGCONT])?,
+            resumed: flag(&[libc::SIGCONT])?,
         })
     }
 }
@@ -91,7 +91,7 @@ impl Screen {
         self.resume()
     }
 
-    /// Takes the terminal again after somebody else has had it.
+    /// Takes the terminal again after another program has had it.
     fn resume(&mut self) -> io::Result<()> {
         // What the mode was is remembered again: the shell may have changed it.
         disable_raw_mode()?;
@@ -145,7 +145,7 @@ pub fn run(app: &mut App, source: &mut dyn Source) -> io::Result<()> {
         if signals.stop.swap(false, Ordering::SeqCst) {
             screen.suspend()?;
         }
-        if signals.go_on.swap(false, Ordering::SeqCst) {
+        if signals.resumed.swap(false, Ordering::SeqCst) {
             screen.resume()?;
         }
         while event::poll(Duration::ZERO)? {
@@ -172,7 +172,7 @@ pub fn run(app: &mut App, source: &mut dyn Source) -> io::Result<()> {
         match source.poll() {
             Ok(Some(state)) => app.take(state),
             Ok(None) => {}
-            Err(error) => app.trouble(&error.in_full()),
+            Err(error) => app.failure(&error.in_full()),
         }
         if let Some(reported) = source.reported() {
             app.say(&reported, false);
@@ -186,7 +186,7 @@ fn wait(source: &dyn Source) -> io::Result<()> {
     let mut waited = vec![PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let others = source.descriptors();
     waited.extend(others.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-    let timeout = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO);
+    let timeout = PollTimeout::try_from(POLL_INTERVAL).unwrap_or(PollTimeout::ZERO);
     match poll(&mut waited, timeout) {
         Ok(_) | Err(Errno::EINTR) => {}
         Err(error) => return Err(error.into()),

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use drainprof_node::{Answer, NodeState, Refusal, Request};
 
-/// Something that tells how a node is, and can be asked.
+/// Where states of a node come from, and requests go.
 pub trait Source {
     /// What it is, for the title: `daemon`, `stand-alone`.
     fn name(&self) -> &str;

@@ -127,7 +127,7 @@ fn of(target: &Target, courses: &Courses, beside: &Beside, window: f64) -> NodeT
     }
 }
 
-/// The level of probes that were not hit yet, as far as they tell.
+/// The level of probes that were not hit yet, as far as they show it.
 fn placed(target: &Target) -> Option<Level> {
     let objects = target.probes.iter().any(|probe| matches!(probe.role.as_str(), "alloc" | "free"));
     let level = if objects { Level::Objects } else { Level::Boundary };

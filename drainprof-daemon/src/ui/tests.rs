@@ -248,7 +248,7 @@ fn keys_work_everywhere() {
     }
 }
 
-/// The filter looks at names, labels and profiles, whatever the capitals; the row that was selected stays selected while
+/// The filter reads names, labels and profiles, whatever the capitals; the row that was selected stays selected while
 /// the order changes.
 #[test]
 fn filter_and_selection() {
@@ -342,7 +342,7 @@ fn no_rates_from_nothing() {
 #[test]
 fn trouble() {
     let mut app = running(80, 24);
-    app.trouble("the daemon at /run/x did not answer");
+    app.failure("the daemon at /run/x did not answer");
     assert!(picture(&mut app, 80, 24).contains("NOT CURRENT: the daemon at /run/x"));
     let mut next = later();
     next.unix_ms += 1;
