@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use drainprof_probe::plan::{
     Chooser,
     cost::Costs,
-    site::{ARGUMENTS, Choice, Needs, Place},
+    site::{ARGUMENTS, Choice, Location, Needs},
 };
 use drainprof_process::{DebugSearch, Elf};
 use drainprof_tests::environment::which;
@@ -340,11 +340,11 @@ fn compare(
         tally.returns += 1;
     }
     tally.calls += 1;
-    for (argument, place) in choice.places.iter().enumerate() {
-        let Some(place) = place else { continue };
-        let found = match place {
-            Place::Register(number) => now[*number as usize],
-            Place::Stack(offset) => {
+    for (argument, location) in choice.locations.iter().enumerate() {
+        let Some(location) = location else { continue };
+        let found = match location {
+            Location::Register(number) => now[*number as usize],
+            Location::Stack(offset) => {
                 traced.word(regs.rsp.wrapping_add_signed(i64::from(*offset)))?
             }
         };

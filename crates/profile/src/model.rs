@@ -206,7 +206,7 @@ pub struct Probe {
     pub phase: Phase,
     /// Its expressions; a label's is the address inside `str(…)`.
     pub expressions: BTreeMap<Key, Expr>,
-    /// An open that nobody but the calling thread knows of before it returns: the probe may sit behind what
+    /// An open that only the calling thread knows of before it returns: the probe may sit behind what
     /// the function writes.
     pub unshared: bool,
     /// Where the probe's table stands in the text.

@@ -17,7 +17,7 @@ use drainprof_process::Workers;
 use super::obstacles;
 
 /// Between two checks whether a process is in the way.
-const PAUSE: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The thread that all wait for: several would wait for each other in the kernel.
 static DETACHER: Workers = Workers::new("detach", 1);
@@ -73,7 +73,7 @@ impl Detaching {
     pub fn wait_for(self, patience: Duration) {
         let Some(end) = self.end else { return };
         // It only closes descriptors. If that was received before, it is disconnected.
-        while end.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+        while end.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             if obstacles::waits().is_some_and(|waits| waits >= patience) {
                 return;
             }

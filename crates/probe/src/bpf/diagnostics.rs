@@ -1,7 +1,7 @@
 //! The kernel side's own log, through aya-log: one line per loss, with process, thread and probe, rate-limited.
 //!
 //! Off unless the log asks for `drainprof::kernel` at level debug (`-vv`, or `RUST_LOG=drainprof::kernel=debug`) when the
-//! kernel side is loaded. The verifier then removes the code, so nothing is paid for what nobody reads.
+//! kernel side is loaded. The verifier then removes the code, so lines that are not read cost nothing.
 
 use aya::Ebpf;
 use aya_log::EbpfLogger;
@@ -12,7 +12,7 @@ use super::BpfError;
 /// The global that holds the level below which the kernel side logs; 0: nothing.
 pub(super) const LEVEL: &str = aya_log::LEVEL;
 
-/// Whether somebody reads these lines.
+/// Whether these lines are read.
 fn is_wanted() -> bool {
     tracing::enabled!(target: "drainprof::kernel", tracing::Level::DEBUG)
 }

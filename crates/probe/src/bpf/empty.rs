@@ -81,7 +81,7 @@ impl EmptyProbes {
         self.attach(true, object, offset, pid, what)
     }
 
-    /// Detaches in a thread of its own, so that nobody waits for it but the end of this process.
+    /// Detaches in a thread of its own; only the end of this process waits for it.
     pub fn detach_in_background(self) {
         let _ = Detaching::begin(self, ());
     }

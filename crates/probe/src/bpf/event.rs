@@ -10,7 +10,7 @@ use std::{
     ffi::CString,
     fs, io,
     os::{
-        fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt as _,
     },
     sync::OnceLock,
@@ -18,14 +18,10 @@ use std::{
 
 use nix::libc;
 
-use super::location::Location;
+use super::{location::Location, syscall};
 
 /// Where the kernel describes its probes on functions.
 const DEVICE: &str = "/sys/bus/event_source/devices/uprobe";
-/// `BPF_LINK_CREATE`.
-const LINK_CREATE: libc::c_long = 28;
-/// `BPF_PERF_EVENT`, which can carry a cookie since Linux 5.15.
-const PERF_EVENT: u32 = 41;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
@@ -49,17 +45,6 @@ struct Event {
     config2: u64,
 }
 const _: () = assert!(size_of::<Event>() == 72, "PERF_ATTR_SIZE_VER1");
-
-/// What the kernel calls `union bpf_attr`, as far as a link to a probe needs it.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Link {
-    program: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    cookie: u64,
-}
 
 /// What the kernel says of its probes on functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,32 +109,14 @@ pub(super) fn attach(
     let result = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const event, pid, cpu, -1, CLOSE_ON_EXEC)
     };
-    let event = descriptor(result).map_err(|error| match error.raw_os_error() {
+    let event = syscall::owned(result).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) if counter.is_some() => io::Error::other(format!(
             "{error}: the kernel refuses it, perhaps because another tool probes the same place without its semaphore"
         )),
         _ => error,
     })?;
-    let link = Link {
-        program: program.as_raw_fd().cast_unsigned(),
-        target: event.as_raw_fd().cast_unsigned(),
-        attach_type: PERF_EVENT,
-        flags: 0,
-        cookie,
-    };
     // The link keeps the event.
-    // SAFETY: the kernel reads the arguments, of the stated size.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw const link, size_of::<Link>()) };
-    descriptor(result)
-}
-
-fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
-    match RawFd::try_from(result) {
-        // SAFETY: the system call has just returned it: nobody else has it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    syscall::link_event(program, event.as_fd(), cookie)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Waiting for programs that have begun: a thread can be preempted in one, for seconds where others have a higher
 //! priority, so that two readings which agree prove nothing.
 //!
-//! The kernel itself waits for all programs that are under way when an array of maps is changed, so that whoever has
-//! changed it knows that the old map is not used any more. Programs of uprobes are read-side critical sections of RCU; one
+//! The kernel itself waits for all programs that are under way when an array of maps is changed, so that the
+//! old map is certain not to be used any more. Programs of uprobes are read-side critical sections of RCU; one
 //! thread waits at a time, and the caller no longer than it says.
 
 use std::{

@@ -240,7 +240,7 @@ impl Stacks {
         beside.words.contains(&own) || self.pairs.get(&Plain(*pair), 0).is_ok()
     }
 
-    /// Forgets pairs of granules and sites that nobody will ask for again, if there are many. `state_of` gives the
+    /// Forgets pairs of granules and sites that no probe will ask for again, if there are many. `state_of` gives the
     /// state word of a granule's slot.
     pub(super) fn reclaim_pairs(&mut self, state_of: impl Fn(SlotNumber) -> State) -> usize {
         if self.cursors.level(cursor::PIN_PAIRS) <= u64::from(self.most_pairs) / 8 {

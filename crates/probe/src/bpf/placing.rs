@@ -24,7 +24,7 @@ use super::{
     obstacles::{self, Placed},
 };
 
-/// The kernel puts one probe in place at a time, whoever asks.
+/// The kernel puts one probe in place at a time, for all processes together.
 static PLACER: Workers = Workers::new("attach", 1);
 
 /// Why a probe is not in place.

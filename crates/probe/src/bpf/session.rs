@@ -126,8 +126,8 @@ impl Session {
         self.targets.arm(tgid, target, arming)
     }
 
-    /// Notices processes of a program that are no targets: an `Exit` with target 0 tells their ends; with `enter`, those that
-    /// execute it become targets, which an `Exec` with target 0 tells.
+    /// Notices processes of a program that are no targets: an `Exit` with target 0 reports their ends; with `enter`, those that
+    /// execute it become targets, which an `Exec` with target 0 reports.
     pub fn watch_program(&mut self, name: ProgramName, enter: bool) -> Result<(), BpfError> {
         self.targets.watch_program(name, enter)
     }

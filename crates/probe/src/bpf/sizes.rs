@@ -47,7 +47,7 @@ pub struct Sizes {
     pub call_paths: u32,
     /// Whether growth is wanted: its maps are of the smallest size otherwise.
     pub growth: bool,
-    /// Whether growth that the kernel causes is told apart by its stacks.
+    /// Whether growth that the kernel causes is distinguished by its stacks.
     pub kernel_stacks: bool,
     /// Bytes of the ring buffer; a power of two of at least a page.
     pub ring_bytes: u32,

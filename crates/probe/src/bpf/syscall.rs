@@ -53,9 +53,13 @@ pub(super) unsafe fn call(command: bpf_cmd, arguments: &mut bpf_attr) -> libc::c
 /// As for [`call`].
 pub(super) unsafe fn descriptor(command: bpf_cmd, arguments: &mut bpf_attr) -> io::Result<OwnedFd> {
     // SAFETY: the caller vouches for the arguments.
-    let result = unsafe { call(command, arguments) };
+    owned(unsafe { call(command, arguments) })
+}
+
+/// The descriptor that a system call has just returned, or its error.
+pub(super) fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
     match RawFd::try_from(result) {
-        // SAFETY: the system call has just returned it: nobody else has it.
+        // SAFETY: the system call has just returned it: it has no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -198,7 +202,23 @@ pub(super) fn load(
     }
 }
 
-/// A link from a program to one place, at the entry or at the return of the function that begins there.
+/// A link from a program to an event, with a cookie (since Linux 5.15). It keeps the event.
+pub(super) fn link_event(
+    program: BorrowedFd<'_>,
+    event: BorrowedFd<'_>,
+    cookie: u64,
+) -> io::Result<OwnedFd> {
+    let mut arguments = nothing();
+    let of = &mut arguments.link_create;
+    of.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    of.__bindgen_anon_2.target_fd = event.as_raw_fd().cast_unsigned();
+    of.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
+    of.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
+    // SAFETY: there are no pointers.
+    unsafe { descriptor(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
+}
+
+/// A link of many probes from a program to one location, at the entry or at the return of the function that begins there.
 pub(super) fn link(
     program: BorrowedFd<'_>,
     at_return: bool,

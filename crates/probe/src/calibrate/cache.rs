@@ -155,7 +155,7 @@ mod tests {
         fs::write(file, serde_json::to_vec(&value).unwrap()).unwrap();
     }
 
-    /// What was stored is loaded, from a directory that had to be made, and everybody may read it.
+    /// What was stored is loaded, from a directory that had to be made, and all users may read it.
     #[test]
     fn stored_and_loaded() {
         let directory = TempDir::new().unwrap();

@@ -110,7 +110,7 @@ mod tests {
         assert!(!is_forked("003fe000-003ff000 r-xp 00000000 00:00 0    [vdso]\nVmFlags: rd ex\n"));
     }
 
-    /// Our own code can be read, and has no breakpoint where nobody probes; what is not mapped cannot.
+    /// Our own code can be read, and has no breakpoint without a probe; what is not mapped cannot.
     #[test]
     fn own_code() {
         let code = is_forked as fn(&str) -> bool as usize as u64;

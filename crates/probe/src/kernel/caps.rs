@@ -115,7 +115,7 @@ pub(super) const SETCAP: &str =
 /// How to get the capabilities.
 pub(super) fn how_to_get(host: &dyn HostView) -> String {
     let exe = host.link(Path::new("/proc/self/exe")).unwrap_or_else(|_| "drainprof".to_owned());
-    // A path is text of somebody else's choosing, and this line is made to be copied into a shell.
+    // Other users choose the text of a path, and this line is made to be copied into a shell.
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     let exe = if exe.chars().all(plain) { exe } else { "\"$(command -v drainprof)\"".to_owned() };
     format!("run it with sudo, or once: sudo setcap {SETCAP} {exe}")

@@ -125,7 +125,7 @@ impl Tracefs {
     }
 }
 
-/// Finds tracefs, and mounts it at its usual place where nobody has. That is visible to the whole mount
+/// Finds tracefs, and mounts it at its usual directory if it is not mounted. That is visible to the whole mount
 /// namespace, as it is when `mount` or `perf` does it; callers that mind mount it elsewhere themselves
 /// and use [`Tracefs::at`].
 pub fn ensure_mounted(host: &dyn HostView) -> Result<Tracefs, TracefsError> {
@@ -135,7 +135,7 @@ pub fn ensure_mounted(host: &dyn HostView) -> Result<Tracefs, TracefsError> {
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     match mount(Some("nodev"), PLACES[0], Some("tracefs"), flags, None::<&str>) {
-        // Busy: somebody else has mounted it in between.
+        // Busy: it was mounted in between.
         Ok(()) | Err(Errno::EBUSY) => Tracefs::find(host),
         Err(errno) => Err(TracefsError::Mount(errno)),
     }

@@ -41,7 +41,7 @@ pub(super) enum Stop {
     Clone,
     /// An interrupt that we asked for, the first stop of a new task, or the end of a job control stop.
     Trap,
-    /// Job control stopped the process; it must stay stopped until somebody continues it.
+    /// Job control stopped the process; it must stay stopped until it is continued.
     Group,
     /// A signal is about to be delivered.
     Signal(c_int),
@@ -64,7 +64,7 @@ pub(super) fn decode(code: c_int) -> Stop {
     }
 }
 
-/// Asks what `tid` did, without waiting. With `reap` false its end is left for somebody else.
+/// Asks what `tid` did, without waiting. With `reap` false its end is left for other code to reap.
 pub(super) fn poll_task(tid: Pid, reap: bool) -> Waited {
     if reap { poll_all(tid) } else { poll_stops(tid) }
 }
@@ -146,7 +146,7 @@ pub(super) fn open_pidfd(pid: Pid) -> nix::Result<std::os::fd::OwnedFd> {
     use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
     // SAFETY: the call takes numbers only.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
-    // SAFETY: the kernel just gave us this descriptor, nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(with(77, libc::SIGTRAP), Stop::Unknown);
     }
 
-    /// A process that is not our child is reported as gone, so that nobody waits for it for ever.
+    /// A process that is not our child is reported as gone, so that no caller waits for it for ever.
     #[test]
     fn strangers_are_gone() {
         assert!(matches!(poll_task(Pid::from_raw(1), true), Waited::Gone));

@@ -30,11 +30,11 @@ use super::{
 /// How many tasks are traced at once; children beyond that run untraced.
 pub(super) const MAX_TASKS: usize = 4096;
 
-/// Woken by nothing, the thread looks around this often: a guard against a lost SIGCHLD (somebody else's
+/// Woken by nothing, the thread checks this often: a guard against a lost SIGCHLD (another library's
 /// handler, or a mask), not a means of progress.
-const IDLE_LOOK: Duration = Duration::from_millis(500);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The same while the last event waits for room in the channel, whose reader cannot wake us.
-const RETRY: Duration = Duration::from_millis(20);
+const SEND_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What the owner chose for the whole launch.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,7 @@ pub(super) fn run(
             return;
         }
         let unsent = !reported && tracer.ended.is_some();
-        sleeper.sleep(if unsent { RETRY } else { tracer.next_deadline() });
+        sleeper.sleep(if unsent { SEND_RETRY_INTERVAL } else { tracer.next_deadline() });
     }
 }
 
@@ -176,7 +176,7 @@ impl Tracer {
         let task = self.tasks.remove(&tid);
         self.breakpoints.remove(&tid);
         if tid == self.command {
-            // A command that somebody else reaped has ended all the same; how, nobody knows.
+            // A command that other code has reaped has ended all the same; how is not known.
             self.ended = Some(status.unwrap_or_default());
         } else if let Some(status) = status
             && task.is_some_and(|task| task.process == tid)
@@ -307,7 +307,7 @@ impl Tracer {
         let process = task.process;
         if let Some(breakpoint) = self.breakpoints.get_mut(&process) {
             if breakpoint.is_hit_by(tid) {
-                // Its SIGTRAP is still to come, and would kill it once nobody traces it.
+                // Its SIGTRAP is still to come, and would kill it once it is not traced any more.
                 gone_is_fine(sys::cont(tid, signal));
                 return;
             }
@@ -374,10 +374,12 @@ impl Tracer {
             _ => None,
         };
         let first = self.tasks.values().filter_map(until).min();
-        first.map_or(IDLE_LOOK, |at| at.saturating_duration_since(Instant::now()).min(IDLE_LOOK))
+        first.map_or(IDLE_CHECK_INTERVAL, |at| {
+            at.saturating_duration_since(Instant::now()).min(IDLE_CHECK_INTERVAL)
+        })
     }
 
-    /// Whether the end of the command has been reported, or nobody wants to know any more.
+    /// Whether the end of the command has been reported, or its receiver is gone.
     fn report_end(&self, status: ExitStatus) -> bool {
         let event = LaunchEvent::Exited { pid: number(self.command), status };
         !matches!(self.outlet.events.try_send(event), Err(TrySendError::Full(_)))

@@ -2,7 +2,7 @@
 //!
 //! `waitpid` can be waited in for tasks, or not at all; a channel can be waited in for commands. One
 //! socket pair joins the two: SIGCHLD, which the kernel sends at every stop and end, writes into it, and
-//! so does whoever sends a command. The handler goes through `signal-hook-registry`, as tokio's does, so
+//! so does a sender of a command. The handler goes through `signal-hook-registry`, as tokio's does, so
 //! that both live side by side.
 
 use std::{
@@ -24,7 +24,7 @@ pub(super) struct Waker(Arc<UnixStream>);
 
 impl Waker {
     pub(super) fn wake(&self) {
-        // A full socket has been written to already, and a closed one has nobody to wake.
+        // A full socket has been written to already, and a closed one has no reader to wake.
         let _ = (&*self.0).write(&[1]);
     }
 }

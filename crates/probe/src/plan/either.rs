@@ -34,7 +34,7 @@ struct Able<'p> {
 }
 
 /// Costs that differ by no more are alike: measured again, they may change places.
-const ALIKE: f64 = 1.2;
+const ALIKE_RATIO: f64 = 1.2;
 
 impl Builder<'_> {
     /// Plans the best of the probes of `group` in `object`: one that sees all calls, if there is one; of
@@ -81,7 +81,7 @@ impl Builder<'_> {
         let certain = able.iter().any(|one| one.found.doubt.is_none());
         able.retain(|one| one.found.doubt.is_none() == certain);
         let cheapest = able.iter().map(|one| one.cost_ns).fold(f64::INFINITY, f64::min);
-        let best = able.into_iter().find(|one| one.cost_ns <= cheapest * ALIKE);
+        let best = able.into_iter().find(|one| one.cost_ns <= cheapest * ALIKE_RATIO);
         if let Some(best) = best {
             members[best.listed].used = true;
             for finding in best.found.findings {

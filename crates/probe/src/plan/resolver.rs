@@ -31,7 +31,7 @@ impl<'a> ObjectResolver<'a> {
         self.findings.into_inner()
     }
 
-    /// A variable that a library and the main program both export is the main program's for everybody:
+    /// A variable that a library and the main program both export is the main program's for all objects:
     /// programs at a fixed address hold copies of the library variables that they use.
     fn interposed(&self, symbol: &str) -> Option<u64> {
         let main = self.main.filter(|main| main.mapped.inode != self.object.mapped.inode)?;

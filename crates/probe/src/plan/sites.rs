@@ -14,13 +14,15 @@ use drainprof_profile::{Finding, Phase, Role};
 use super::{
     cost::{Costs, InstructionKind, Treatment},
     model::PlannedProbe,
-    site::{self, Choice, FarJumps, Function, MAX_FUNCTION, NEIGHBOUR, Needs, Place, Stop, choose},
+    site::{
+        self, Choice, FarJumps, Function, Location, MAX_FUNCTION, NEIGHBOUR, Needs, Stop, choose,
+    },
 };
 
 /// Most bytes of code that are searched for jumps (the largest programs have 300 MB of it).
 const MAX_CODE_BYTES: u64 = 512 << 20;
-/// How much more expensive than an ordinary hit one must be for the user to be reported.
-const EXPENSIVE: f64 = 4.0;
+/// How many times an ordinary hit one must cost to be reported as expensive.
+const EXPENSIVE_RATIO: f64 = 4.0;
 /// Most probes that one finding names.
 const MAX_NAMED: usize = 8;
 
@@ -293,10 +295,12 @@ fn take(probe: &mut PlannedProbe, choice: &Choice) {
     }
     probe.spec.stack_moved = choice.stack_moved;
     probe.spec.moved = u32::from(choice.moved());
-    for (place, found) in probe.spec.arg_locations.iter_mut().zip(choice.places) {
-        *place = match found {
-            Some(Place::Register(number)) => ArgLocation { register: number.into(), offset: 0 },
-            Some(Place::Stack(offset)) => ArgLocation { register: ArgLocation::ON_STACK, offset },
+    for (location, found) in probe.spec.arg_locations.iter_mut().zip(choice.locations) {
+        *location = match found {
+            Some(Location::Register(number)) => ArgLocation { register: number.into(), offset: 0 },
+            Some(Location::Stack(offset)) => {
+                ArgLocation { register: ArgLocation::ON_STACK, offset }
+            }
             None => ArgLocation::default(),
         };
     }
@@ -320,7 +324,7 @@ fn expensive(probes: &[&mut PlannedProbe], costs: &Costs) -> Option<Finding> {
     let mut named = Vec::new();
     for probe in probes {
         let expensive =
-            probe.choice.here.as_ref().filter(|here| here.cost_ns > ordinary * EXPENSIVE);
+            probe.choice.here.as_ref().filter(|here| here.cost_ns > ordinary * EXPENSIVE_RATIO);
         if let Some(here) = expensive {
             let text = format!(
                 "{}+{:#x} `{}` {:.0} ns ({})",

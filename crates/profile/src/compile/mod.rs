@@ -59,7 +59,7 @@ pub fn levels(profile: &Profile) -> Vec<Level> {
     levels
 }
 
-/// The levels at which something is judged: a close of kind `bulk` or `slab` tells nothing by itself.
+/// The levels at which something is judged: a close of kind `bulk` or `slab` says nothing by itself.
 pub fn judging_levels(profile: &Profile) -> impl Iterator<Item = Level> {
     let kind = profile.kind;
     levels(profile).into_iter().filter(move |level| *level != Level::Close || kind == Kind::Drain)

@@ -11,9 +11,9 @@ use super::{
 /// Most functions that an error lists.
 const MAX_LOOSE: usize = 12;
 /// Verbs whose first letter stands for nothing.
-const PLAIN: &[&str] = &["alloc", "malloc", "calloc", "realloc", "memalign", "free"];
+const PLAIN_VERBS: &[&str] = &["alloc", "malloc", "calloc", "realloc", "memalign", "free"];
 /// What it takes from a group's score that nothing says what the group is about.
-const VAGUE: u32 = 20;
+const VAGUE_PENALTY: u32 = 20;
 
 /// A function with what its name says.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ impl<'a> Group<'a> {
             + some(Deed::Reset)
             + u32::from(exported);
         // `my_open` and `my_close` do not say what they open: every library has such.
-        self.score = score.saturating_sub(if granule || named { 0 } else { VAGUE });
+        self.score = score.saturating_sub(if granule || named { 0 } else { VAGUE_PENALTY });
     }
 }
 
@@ -171,7 +171,7 @@ fn adopt<'a>(group: &mut Group<'a>, prefix: &str, noun: &str, all: &[Candidate<'
     let lettered = |candidate: &Candidate<'_>| {
         !prefix.is_empty()
             && candidate.reading.prefix == prefix
-            && !PLAIN.contains(&candidate.reading.verb.as_str())
+            && !PLAIN_VERBS.contains(&candidate.reading.verb.as_str())
             && initial.is_some_and(|initial| candidate.reading.verb.starts_with(initial))
     };
     if found.iter().any(&lettered) {
@@ -203,7 +203,7 @@ fn drop_doubtful(group: &mut Group<'_>) {
         let strong = group.having(deed).any(|found| !weak(found));
         let why = |candidate: &Candidate<'_>| {
             let reading = &candidate.reading;
-            // Allocators have many variants; nobody makes as many of the rest.
+            // Allocators have many variants, and fewer of the rest.
             let words =
                 reading.extra.as_deref().filter(|_| plain && (deed != Deed::Alloc || reading.weak));
             let words = words.filter(|_| !called.contains(&candidate.function.address));
@@ -227,7 +227,7 @@ fn drop_doubtful(group: &mut Group<'_>) {
     }
 }
 
-/// Types of the languages' own libraries are nobody's arenas.
+/// Types of the languages' own libraries are no arenas of a program.
 fn is_standard(title: &str) -> bool {
     ["std::", "core::", "alloc::", "__rustc", "__gnu", "gimli::", "hashbrown::"]
         .iter()
@@ -267,7 +267,7 @@ fn settle_frees(group: &mut Group<'_>) {
     }
 }
 
-/// Functions that allocate or free, for whoever found no group.
+/// Functions that allocate or free, for an error that names them where there is no group.
 pub(super) fn loose(functions: &[Function], prefix: Option<&str>) -> Vec<String> {
     candidates(functions, prefix)
         .iter()

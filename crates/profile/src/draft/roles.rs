@@ -213,7 +213,7 @@ fn wrapper(candidate: &Candidate<'_>, group: &Group<'_>) -> Option<String> {
     Some(format!("it calls {}, whose hit counts", clean(&inner.function.shown)))
 }
 
-/// A function that is known not to take the granule is somebody else's.
+/// A function that is known not to take the granule belongs to another allocator.
 fn foreign(deed: Deed, function: &Function, granule: Option<&str>) -> Option<String> {
     let signature = function.signature.as_ref()?;
     let granule = granule?;

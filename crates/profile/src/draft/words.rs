@@ -287,7 +287,7 @@ fn words(name: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(shown: &str) -> Option<(Deed, String, String, String)> {
+    fn read_words(shown: &str) -> Option<(Deed, String, String, String)> {
         read(shown).map(|found| (found.deed, found.scope, found.prefix, found.noun))
     }
 
@@ -315,11 +315,11 @@ mod tests {
             ("init_alloc_root", Deed::Open, "", "root"),
             ("free_root", Deed::Close, "", "root"),
         ] {
-            let found = told(shown).unwrap_or_else(|| panic!("{shown} says nothing"));
+            let found = read_words(shown).unwrap_or_else(|| panic!("{shown} says nothing"));
             assert_eq!(found, (deed, String::new(), prefix.into(), noun.into()), "{shown}");
         }
         for silent in ["main", "ngx_http_send_header", "", "memcpy", "x"] {
-            assert_eq!(told(silent), None, "{silent}");
+            assert_eq!(read_words(silent), None, "{silent}");
         }
     }
 
@@ -337,7 +337,7 @@ mod tests {
             ("<my::Arena<T> as core::ops::Drop>::drop", Deed::Close, "my::Arena"),
             ("core::ptr::drop_in_place<my::Arena<u64>>", Deed::Close, "my::Arena"),
         ] {
-            let (found, in_scope, ..) = told(shown).unwrap_or_else(|| panic!("{shown}"));
+            let (found, in_scope, ..) = read_words(shown).unwrap_or_else(|| panic!("{shown}"));
             assert_eq!((found, in_scope.as_str()), (deed, scope), "{shown}");
         }
     }
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Hostile names are bounded and harm nobody.
+    /// Hostile names are bounded and do no harm.
     #[test]
     fn hostile_names() {
         for name in

@@ -3,7 +3,7 @@
 //! For either it takes the lock of the address space of every process that maps the file, also where the probe is for
 //! one process alone, waits for each without end, and lets no process of the machine fork meanwhile; nor does it begin
 //! before each fork that is under way has ended. A process can hold its own lock for as long as it wants (docs/security.md).
-//! So those locks are looked at first, from outside, by programs that read the kernel's memory and wait for nothing.
+//! So those locks are read first, from outside, by programs that read the kernel's memory and wait for nothing.
 //! What is held for a moment is waited for; what stays held is refused. A kernel that cannot be read so is not checked.
 //!
 //! Called by `placing`.
@@ -31,13 +31,13 @@ use self::{
 };
 use super::mutex::lock;
 
-/// Locks that are held for so long are looked at closely: nearly all are free before.
-const BRIEFLY: Duration = Duration::from_millis(15);
+/// Locks that are held for so long are examined: nearly all are free before.
+const BRIEF_HOLD: Duration = Duration::from_millis(15);
 /// For how long a lock may be held at a stretch.
-const LIMIT: Duration = Duration::from_millis(250);
-/// Between two looks, the first time.
+const MAX_HOLD: Duration = Duration::from_millis(250);
+/// Pause between two checks, the first time; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(20);
 /// Processes that are named where it is not known which one the kernel waits for.
 const MAX_SUSPECTS: usize = 5;
 /// A task that a signal at most ends the wait of.
@@ -89,7 +89,7 @@ static CHECKER: LazyLock<Option<Checker>> = LazyLock::new(|| {
         .ok()
 });
 
-/// The address spaces that were locked at every look since then.
+/// The address spaces that were locked at every check since then.
 static SINCE: Mutex<BTreeMap<u64, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Whether locks can be checked on this kernel.
@@ -111,10 +111,10 @@ pub(super) fn check(file: &File) -> Result<(), Holder> {
 
 /// Processes whose locks have been held for long, by number and name. Waits for nothing.
 pub(super) fn suspects() -> Vec<String> {
-    let Some(Ok(held)) = CHECKER.as_ref().map(Checker::look) else { return Vec::new() };
+    let Some(Ok(held)) = CHECKER.as_ref().map(Checker::held) else { return Vec::new() };
     let is_long = |one: &Held| {
         let since = lock(&SINCE).get(&one.space).copied();
-        since.is_some_and(|since| since.elapsed() >= LIMIT)
+        since.is_some_and(|since| since.elapsed() >= MAX_HOLD)
     };
     let pids: BTreeSet<u32> = held.iter().filter(|one| is_long(one)).map(|one| one.pid).collect();
     pids.into_iter().take(MAX_SUSPECTS).map(|pid| format!("{pid} ({})", comm_of(pid))).collect()
@@ -123,8 +123,8 @@ pub(super) fn suspects() -> Vec<String> {
 impl Checker {
     fn check(&self, file: &File) -> io::Result<Result<(), Holder>> {
         let began = Instant::now();
-        let mut held = self.look()?;
-        self.wait(&mut held, |since| since < BRIEFLY && began.elapsed() < BRIEFLY)?;
+        let mut held = self.held()?;
+        self.wait(&mut held, |since| since < BRIEF_HOLD && began.elapsed() < BRIEF_HOLD)?;
         if held.is_empty() {
             return Ok(Ok(()));
         }
@@ -134,7 +134,7 @@ impl Checker {
         });
         let of_all: BTreeSet<u64> =
             held.iter().filter(|one| forks(one)).map(|one| one.space).collect();
-        self.wait(&mut held, |since| since < LIMIT)?;
+        self.wait(&mut held, |since| since < MAX_HOLD)?;
         let Some(one) = held.first() else { return Ok(Ok(())) };
         let since = lock(&SINCE).get(&one.space).map_or(Duration::ZERO, Instant::elapsed);
         Ok(Err(Holder {
@@ -148,11 +148,13 @@ impl Checker {
     /// The address spaces that map a file; `None`: that is not known.
     fn concerning(&self, file: &File) -> Option<BTreeSet<u64>> {
         let found = mappers::of(file, &self.programs, self.fields);
-        found.inspect_err(|error| tracing::debug!(%error, "who maps a file is not known")).ok()
+        found
+            .inspect_err(|error| tracing::debug!(%error, "which processes map a file is not known"))
+            .ok()
     }
 
     /// The tasks whose address space is locked now.
-    fn look(&self) -> io::Result<Vec<Held>> {
+    fn held(&self) -> io::Result<Vec<Held>> {
         let held = self.programs.held()?;
         let now = Instant::now();
         let mut since = lock(&SINCE);
@@ -177,9 +179,9 @@ impl Checker {
                 return Ok(());
             }
             thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
             let before: BTreeMap<u64, Instant> = lock(&SINCE).clone();
-            let now: BTreeSet<u64> = self.look()?.iter().map(|one| one.space).collect();
+            let now: BTreeSet<u64> = self.held()?.iter().map(|one| one.space).collect();
             held.retain(|one| now.contains(&one.space) && before.contains_key(&one.space));
         }
     }

@@ -77,7 +77,7 @@ impl Programs {
         let (source, queue) = (Arc::clone(&self.source), Arc::clone(&self.queue));
         thread::Builder::new().name("loading".to_owned()).spawn(move || {
             while let Some(job) = next(&queue) {
-                // Nobody waits where the session has ended.
+                // Where the session has ended the receiver is gone.
                 let _ = job.to.send(source.load(&job.name));
             }
         })

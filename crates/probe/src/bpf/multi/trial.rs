@@ -61,7 +61,7 @@ pub(super) fn counts_in_all_threads() -> io::Result<bool> {
     let work = move || syscall::link(program.as_fd(), false, &location);
     let link = placing::place(&own, PATIENCE, (), work)
         .map_err(|refused| io::Error::other(format!("{refused:?}")))?;
-    // A thread of its own, whoever calls this.
+    // In a thread of its own, also where the caller is not the first.
     let thread = thread::Builder::new().name("trial".to_owned()).spawn(|| black_box(landing)())?;
     let ended = thread.join();
     drop(link);

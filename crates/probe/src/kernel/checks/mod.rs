@@ -53,8 +53,8 @@ pub const ADDRESS_SPACE_LOCKS: &str = "address_space_locks";
 /// Another one: it starts a process.
 pub const SYMBOL_HELPER: &str = "symbol-helper";
 
-/// Looks at everything, and changes nothing: whoever may mount tracefs does so before, through
-/// [`ensure_mounted`](crate::kernel::ensure_mounted), or it is reported as missing.
+/// Checks everything, and changes nothing. A caller that may mount tracefs does so before, through
+/// [`ensure_mounted`](crate::kernel::ensure_mounted); else it is reported as missing.
 #[must_use]
 pub fn run(host: &dyn HostView) -> Vec<Check> {
     let effective = Effective::of(host);

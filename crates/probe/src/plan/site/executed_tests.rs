@@ -188,11 +188,11 @@ impl Tally {
             self.returns += usize::from(choice.offset > 0);
             self.wrong += usize::from(sp != input[4] || machine.word(sp) != caller);
         }
-        for (argument, place) in choice.places.iter().enumerate() {
-            let Some(place) = place else { continue };
-            let found = match place {
-                Place::Register(number) => seen.registers[*number as usize],
-                Place::Stack(offset) => {
+        for (argument, location) in choice.locations.iter().enumerate() {
+            let Some(location) = location else { continue };
+            let found = match location {
+                Location::Register(number) => seen.registers[*number as usize],
+                Location::Stack(offset) => {
                     self.on_stack += 1;
                     machine.word(sp.wrapping_add_signed(i64::from(*offset)))
                 }
@@ -293,7 +293,8 @@ fn wrong_beliefs_are_caught() {
         let needs = Needs { args: 63, caller: true, ..Needs::default() };
         let costs = random_costs(&mut random);
         let choice = chosen(&machine, &code, needs, &costs);
-        let home = Choice { places: Choice::blind(Stop::Asked, needs).places, ..choice.clone() };
+        let home =
+            Choice { locations: Choice::blind(Stop::Asked, needs).locations, ..choice.clone() };
         naive.check(&machine, &code, (needs, &home), &mut random);
         let still_choice = Choice { stack_moved: 0, ..choice.clone() };
         still.check(&machine, &code, (needs, &still_choice), &mut random);

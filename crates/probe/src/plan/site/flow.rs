@@ -172,7 +172,7 @@ impl State {
             let size = used.memory_size().size();
             let size = i64::try_from(size).map_err(|_| Stop::Store)?;
             let at = before.own_address(used).ok_or(Stop::Store)?;
-            // The return address and what lies above belongs to the caller; below is nobody's.
+            // The return address and what lies above belongs to the caller; what lies below the red zone, to signal handlers.
             if size == 0 || at + size > 0 || at < before.stack() - RED_ZONE {
                 return Err(Stop::Store);
             }

@@ -10,14 +10,14 @@ const REGISTERS: [&str; 16] = [
 
 /// Where an argument is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Location {
     /// In the register with this number, in the order in which x86 encodes them.
     Register(u8),
     /// In memory, this many bytes from the stack pointer.
     Stack(i16),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Location {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Register(number) => {

@@ -1,10 +1,10 @@
-//! The cheapest place in a function at which a probe still sees what it needs: pure.
+//! The cheapest instruction of a function at which a probe still sees what it needs: pure.
 //!
 //! What a hit costs depends on the instruction under the probe, by a factor of 30 on some machines. Most
 //! functions begin with an expensive one and have a cheap one a few bytes further on. [`choose`] walks the
-//! straight line from the first instruction to the first branch and takes the cheapest place that every
+//! straight line from the first instruction to the first branch and takes the cheapest one that every
 //! call passes exactly once, before it has any effect, and at which each needed argument is known to be
-//! somewhere. It reads no file and knows no process: `places` hands it the bytes. Only x86-64.
+//! somewhere. It reads no file and knows no process: `sites` hands it the bytes. Only x86-64.
 //!
 //! A probe at a function's return goes to an instruction of the same line, as long as the stack pointer is
 //! where it was at entry: the kernel swaps the return address that it points to.
@@ -23,7 +23,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 pub use jumps::{FarJumps, NEIGHBOUR};
 use jumps::{Inner, follower_jumps, neighbour_jumps};
 use kind::{is_eligible, is_empty};
-pub use location::{ARGUMENTS, Place};
+pub use location::{ARGUMENTS, Location};
 pub use price::InstructionCost;
 pub(super) use price::calls;
 use price::cost_of;
@@ -35,9 +35,9 @@ use super::cost::{Costs, InstructionKind};
 pub const MAX_FUNCTION: usize = 1 << 20;
 /// Most instructions of the straight line that are looked at.
 const MAX_LINE: usize = 64;
-/// A place must cost at most this share of an earlier one to be preferred. A second trap costs 2.7 times a single one
+/// An instruction must cost at most this share of an earlier one to be preferred. A second trap costs 2.7 times a single one
 /// at least; without one, costs differ by less than 1.3, which is what measuring them on a busy machine may err by.
-const WORTH: f64 = 0.5;
+const MAX_COST_RATIO: f64 = 0.5;
 /// What a probe needs of the function's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
@@ -94,10 +94,10 @@ pub struct Choice {
     /// What it would sit on at the function's first instruction.
     pub entry: Option<InstructionCost>,
     /// Where each needed argument is; `None` for those that are not needed.
-    pub places: [Option<Place>; 6],
+    pub locations: [Option<Location>; 6],
     /// Bytes by which the stack pointer lies below where it was at entry.
     pub stack_moved: u32,
-    /// Why no later place was looked at.
+    /// Why no later instruction was considered.
     pub stop: Stop,
     /// Whether the function jumps back to its own first instruction, which then counts as a call.
     pub entered_again: bool,
@@ -111,7 +111,7 @@ impl Choice {
             offset: 0,
             here: None,
             entry: None,
-            places: places(&State::at_entry(), needs).unwrap_or_default(),
+            locations: locations(&State::at_entry(), needs).unwrap_or_default(),
             stack_moved: 0,
             stop,
             entered_again: false,
@@ -132,25 +132,25 @@ impl Choice {
     #[must_use]
     pub fn moved_text(&self) -> Vec<String> {
         let moved = self.moved();
-        let all = self.places.iter().enumerate().filter(|(index, _)| moved >> index & 1 != 0);
-        all.filter_map(|(index, place)| place.map(|place| format!("arg{index}={place}"))).collect()
+        let all = self.locations.iter().enumerate().filter(|(index, _)| moved >> index & 1 != 0);
+        all.filter_map(|(index, location)| Some(format!("arg{index}={}", (*location)?))).collect()
     }
 
     /// Bit *i*: argument *i* is needed and not in its own register.
     #[must_use]
     pub fn moved(&self) -> u8 {
-        let at_home = |argument: usize| Place::Register(ARGUMENTS[argument]);
-        self.places.iter().enumerate().fold(0, |mask, (argument, place)| match place {
-            Some(place) if *place != at_home(argument) => mask | 1 << argument,
+        let at_home = |argument: usize| Location::Register(ARGUMENTS[argument]);
+        self.locations.iter().enumerate().fold(0, |mask, (argument, location)| match location {
+            Some(location) if *location != at_home(argument) => mask | 1 << argument,
             _ => mask,
         })
     }
 }
 
-/// Chooses the place of a probe at a function's entry or return.
+/// Chooses the instruction of a probe at a function's entry or return.
 ///
 /// `jumps` says whether anything in the object could jump to an address between two others, both
-/// included; it is asked at most once per place that would be better than the one before.
+/// included; it is asked at most once per instruction that would be better than the one before.
 #[must_use]
 pub fn choose(
     function: Function<'_>,
@@ -175,7 +175,7 @@ pub fn choose(
     let cheapest = cheapest(costs);
     let mut untouched = is_empty(at_entry.kind);
     for step in line.iter().skip(1) {
-        if best.here.as_ref().unwrap_or(&at_entry).cost_ns * WORTH <= cheapest {
+        if best.here.as_ref().unwrap_or(&at_entry).cost_ns * MAX_COST_RATIO <= cheapest {
             stop = Stop::Cheapest;
             break;
         }
@@ -189,12 +189,13 @@ pub fn choose(
         let best_ns = best.here.as_ref().unwrap_or(&at_entry).cost_ns;
         let eligible = is_eligible(here.kind, untouched);
         untouched &= is_empty(here.kind);
-        if !eligible || here.cost_ns >= best_ns * WORTH {
+        if !eligible || here.cost_ns >= best_ns * MAX_COST_RATIO {
             continue;
         }
-        let Some(places) = places(&step.before, needs) else {
-            let lost =
-                needs.arguments().find(|argument| place(&step.before, *argument, needs).is_none());
+        let Some(locations) = locations(&step.before, needs) else {
+            let lost = needs
+                .arguments()
+                .find(|argument| location(&step.before, *argument, needs).is_none());
             stop = lost.map_or(stop, Stop::ArgumentLost);
             continue;
         };
@@ -219,7 +220,7 @@ pub fn choose(
         best = Choice {
             offset: (at - address) as u32,
             here: Some(here),
-            places,
+            locations,
             stack_moved: u32::try_from(-step.before.stack()).unwrap_or_default(),
             ..best
         };
@@ -270,20 +271,20 @@ fn cheapest(costs: &Costs) -> f64 {
     kinds.map(|kind| costs.entry(kind)).fold(f64::INFINITY, f64::min)
 }
 
-fn place(state: &State, argument: u8, needs: Needs) -> Option<Place> {
+fn location(state: &State, argument: u8, needs: Needs) -> Option<Location> {
     let found = match state.find(argument)? {
-        Found::Register(number) => Place::Register(number),
-        Found::Stack(offset) => Place::Stack(i16::try_from(offset).ok()?),
+        Found::Register(number) => Location::Register(number),
+        Found::Stack(offset) => Location::Stack(i16::try_from(offset).ok()?),
     };
-    let own = Place::Register(*ARGUMENTS.get(argument as usize)?);
+    let own = Location::Register(*ARGUMENTS.get(argument as usize)?);
     (!needs.at_return || found == own).then_some(found)
 }
 
 /// Where the needed arguments are; `None` where one is nowhere.
-fn places(state: &State, needs: Needs) -> Option<[Option<Place>; 6]> {
+fn locations(state: &State, needs: Needs) -> Option<[Option<Location>; 6]> {
     let mut all = [None; 6];
     for argument in needs.arguments() {
-        all[argument as usize] = Some(place(state, argument, needs)?);
+        all[argument as usize] = Some(location(state, argument, needs)?);
     }
     Some(all)
 }

@@ -73,10 +73,13 @@ fn argument_on_the_stack() {
     ];
     let choice = chosen(&code, 1);
     assert_eq!((choice.offset, choice.stack_moved), (10, 8));
-    assert_eq!(choice.places[0], Some(Place::Stack(0)));
+    assert_eq!(choice.locations[0], Some(Location::Stack(0)));
     assert_eq!(choice.moved_text(), ["arg0=[rsp+0x0]"]);
     // What is not needed is not looked for.
-    assert_eq!(chosen(&code, 2).places, [None, Some(Place::Register(6)), None, None, None, None]);
+    assert_eq!(
+        chosen(&code, 2).locations,
+        [None, Some(Location::Register(6)), None, None, None, None]
+    );
 }
 
 /// `xor edi,edi; push rax; ret` has lost its first argument where it would be cheap.

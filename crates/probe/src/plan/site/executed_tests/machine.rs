@@ -42,7 +42,7 @@ pub(super) struct Seen {
 
 impl Machine {
     pub(super) fn new() -> Self {
-        // SAFETY: a new mapping that nobody else knows.
+        // SAFETY: a new mapping, known here alone.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut::<c_void>(),
