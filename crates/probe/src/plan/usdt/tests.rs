@@ -1,7 +1,7 @@
 //! What rewritten probes compute, held against a plain model of registers and memory; and what is refused.
 
 use drainprof_common::{
-    interp::{self, File, INPUTS, Machine, Outcome, Values, run, run_simple},
+    interp::{self, Registers, INPUTS, Machine, Outcome, Values, run, run_simple},
     spec::{ArgLocation, value},
 };
 use drainprof_process::testing::{library, open};
@@ -105,11 +105,11 @@ fn computed(spec: &ProbeSpec, value: u8, registers: &[u64; 16]) -> u64 {
     assert_eq!(run(spec, spec.entry_start, &hit, &mut values), Outcome::Accepted);
     let seen = values[usize::from(value)];
     if spec.is_simple != 0 {
-        let mut file = File { inputs: hit.0, values: [0; value::COUNT] };
+        let mut registers = Registers { inputs: hit.0, values: [0; value::COUNT] };
         for simple in &spec.simple[..usize::from(spec.entry_simple)] {
-            assert_eq!(run_simple(simple, &hit, &mut file.values), None);
+            assert_eq!(run_simple(simple, &hit, &mut registers.values), None);
         }
-        let words: &[u64; interp::FILE_WORDS] = bytemuck::cast_ref(&file);
+        let words: &[u64; interp::REGISTER_WORDS] = bytemuck::cast_ref(&registers);
         let location = usize::from(spec.locations[usize::from(value)]);
         assert_eq!(words[location], seen, "the simple form");
     }
