@@ -47,9 +47,9 @@ const CPU: Linear = Linear { each_kib: 20 << 10, more: 1_000_000_000 };
 const TIME: Linear = Linear { each_kib: 100 << 10, more: 10_000_000_000 };
 /// How much slower a build without optimizations may be.
 const SLOW: u64 = if cfg!(debug_assertions) { 16 } else { 1 };
-/// Clocks are looked at after so many structures, or so many times as many bytes.
-const LOOK: u64 = 256;
-const STEP: u64 = 4096;
+/// Clocks are read after so many structures, or so many times as many bytes.
+const CLOCK_STEPS: u64 = 256;
+const STEP_BYTES: u64 = 4096;
 /// Questions which pages are present that are still answered after the end: what is unknown has a size.
 const LATE: u64 = 1 << 16;
 
@@ -101,7 +101,7 @@ pub(crate) struct Budget {
     kept: Cell<u64>,
     #[cfg(test)]
     most_kept: Cell<u64>,
-    /// Work until the clocks are looked at again.
+    /// Work until the clocks are read again.
     until_look: Cell<u64>,
     began: Instant,
     began_cpu: Duration,
@@ -121,7 +121,7 @@ impl Budget {
             kept: Cell::new(0),
             #[cfg(test)]
             most_kept: Cell::new(0),
-            until_look: Cell::new(LOOK),
+            until_look: Cell::new(CLOCK_STEPS),
             began: Instant::now(),
             began_cpu: cpu_time(),
             stop,
@@ -144,7 +144,7 @@ impl Budget {
         }
         self.read.set(read);
         self.steps.set(all);
-        let work = steps + bytes / STEP;
+        let work = steps + bytes / STEP_BYTES;
         match self.until_look.get().checked_sub(work) {
             Some(left) => self.until_look.set(left),
             None => return self.look(),
@@ -164,7 +164,7 @@ impl Budget {
 
     /// Whether time is left, where something else than a read takes it.
     pub(crate) fn look(&self) -> bool {
-        self.until_look.set(LOOK);
+        self.until_look.set(CLOCK_STEPS);
         let is_stopped = || self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
         if self.is_over() {
             false
@@ -328,19 +328,24 @@ mod tests {
     /// Time that is over ends it soon, and so does who asks for that.
     #[test]
     fn late() {
-        let tries =
-            |budget: &Budget| (0..=2 * LOOK).take_while(|_| budget.reads(0, 1)).count() as u64;
+        let tries = |budget: &Budget| {
+            (0..=2 * CLOCK_STEPS).take_while(|_| budget.reads(0, 1)).count() as u64
+        };
         let over = budget(Bounds { time: Duration::ZERO, ..Bounds::of(0) });
         assert!(
-            tries(&over) <= LOOK && over.ran_out().is_some_and(|text| text.starts_with("time"))
+            tries(&over) <= CLOCK_STEPS
+                && over.ran_out().is_some_and(|text| text.starts_with("time"))
         );
         let over = budget(Bounds { cpu: Duration::ZERO, ..Bounds::of(0) });
-        assert!(tries(&over) <= LOOK && over.ran_out().is_some_and(|text| text.starts_with("CPU")));
+        assert!(
+            tries(&over) <= CLOCK_STEPS
+                && over.ran_out().is_some_and(|text| text.starts_with("CPU"))
+        );
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Budget::new(Bounds::of(0), Some(Arc::clone(&stop)));
-        assert!(tries(&stopped) > LOOK);
+        assert!(tries(&stopped) > CLOCK_STEPS);
         stop.store(true, Ordering::Relaxed);
-        assert!(tries(&stopped) <= LOOK);
+        assert!(tries(&stopped) <= CLOCK_STEPS);
         // What is not known has a size still.
         assert_eq!((0..2 * LATE).take_while(|_| stopped.asks()).count() as u64, LATE);
     }

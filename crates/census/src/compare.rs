@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Rows of each list.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// The heaps of a process at the begin and at the end of an observation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -132,7 +132,7 @@ fn changed<K: Ord + Clone>(
     rows.extend(after.into_iter().map(|(key, is)| (key, is.map(|is| change(0, is)))));
     rows.retain(|(_, change)| *change != [0, 0]);
     rows.sort_by_key(|(_, change)| Reverse(change[1].unsigned_abs()));
-    rows.truncate(ROWS);
+    rows.truncate(MAX_ROWS);
     rows
 }
 
@@ -169,7 +169,7 @@ mod tests {
         Census { heaps: vec![heap], ..Census::default() }
     }
 
-    /// Classes and types that came, went, grew and shrank; what stayed is not told. The largest change comes first.
+    /// Classes and types that came, went, grew and shrank; what stayed is not reported. The largest change comes first.
     #[test]
     fn changes() {
         let before = heap(30, &[(16, 10), (32, 10), (48, 10)], &[("dict", 10), ("str", 20)]);
@@ -191,7 +191,7 @@ mod tests {
         let census = heap(99, &many, &[]);
         assert_eq!(Comparison::of(None, &census).growth, []);
         let told = Comparison::of(Some(&census), &Census::default());
-        assert_eq!((told.growth[0].live_objects, told.growth[0].classes.len()), (-99, ROWS));
+        assert_eq!((told.growth[0].live_objects, told.growth[0].classes.len()), (-99, MAX_ROWS));
         assert_eq!(told.growth[0].classes[0].size, 16 * 99);
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 mod types;
 
 use self::{
-    pools::Pool,
+    pools::{MIN_POOLS, Pool, in_use},
     runtime::{KNOWN, Runtime},
     sum::Sum,
 };
@@ -26,8 +26,6 @@ use crate::{
 
 /// Bytes of a pool: 3.10 and later, before.
 const POOL_BYTES: [u64; 2] = [16 << 10, 4 << 10];
-/// Fewer pools than this may be chance.
-const FEWEST: usize = 8;
 
 /// Looks for pools in anonymous memory that no other heap has taken.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
@@ -35,7 +33,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let mut found = [(first, POOL_BYTES[0]), (second, POOL_BYTES[1])];
     found.sort_by_key(|(pools, _)| pools.len());
     let [(mut others, other_bytes), (mut pools, bytes)] = found;
-    if in_use(&pools) < FEWEST {
+    if in_use(&pools) < MIN_POOLS {
         return free_threaded(space);
     }
     let runtime = Runtime::find(space);
@@ -56,17 +54,13 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     others.retain(is_outside);
     if lists.is_empty() {
         sum.unlisted(&pools);
-    } else if in_use(&pools) >= FEWEST {
+    } else if in_use(&pools) >= MIN_POOLS {
         sum.unknown(&pools, bytes, "of no arena that an interpreter lists");
     }
-    if in_use(&others) >= FEWEST {
+    if in_use(&others) >= MIN_POOLS {
         sum.unknown(&others, other_bytes, "of another size, so of a second interpreter");
     }
     Some(sum.finish())
-}
-
-fn in_use(pools: &[Pool]) -> usize {
-    pools.iter().filter(|pool| pool.used() > 0).count()
 }
 
 /// Notes that objects of a free-threaded interpreter are not counted by type.

@@ -2,11 +2,12 @@
 
 use crate::{
     model::Heap,
-    space::{PAGE, Region, Space},
+    region::Region,
+    space::{PAGE, Space},
 };
 
 /// Bytes of memory that are searched at once.
-const PIECE: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// A heap, with what is known of its memory.
 pub(crate) struct Found {
@@ -81,7 +82,7 @@ pub(crate) fn region_with<'a, 'b>(
     let known = last.take().filter(|region| region.holds(start, end));
     last.insert(known.unwrap_or_else(|| {
         let mapped = space.range_at(start).map_or(end, |range| range.end);
-        space.region(start, end.max(mapped))
+        Region::new(space, start, end.max(mapped))
     }))
 }
 
@@ -105,7 +106,7 @@ pub(crate) fn pieces_at(
     most: u64,
     mut each: impl FnMut(u64, &[u8]),
 ) -> u64 {
-    let region = space.region(start, end);
+    let region = Region::new(space, start, end);
     let (mut at, mut searched) = (start, 0);
     let mut piece = Vec::new();
     while at < end && searched < most {
@@ -119,7 +120,7 @@ pub(crate) fn pieces_at(
         }
         let wanted = |at: u64| region.is_present(at) && taken.end_of(at).is_none();
         let mut to = at;
-        while to < end.min(at + PIECE) && wanted(to) {
+        while to < end.min(at + PIECE_BYTES) && wanted(to) {
             to += PAGE;
         }
         let more = if to < end && wanted(to) { PAGE } else { 0 };
@@ -144,7 +145,7 @@ pub(crate) fn data_pieces(
     let all = |each: &mut dyn FnMut(u64, &[u8])| {
         pieces_at(space, bounds, &Taken::default(), most, |at, piece| each(at, piece))
     };
-    if bounds.1.saturating_sub(bounds.0) > PIECE.min(most) {
+    if bounds.1.saturating_sub(bounds.0) > PIECE_BYTES.min(most) {
         return all(&mut each);
     }
     let kept = space.data_once(bounds, || {

@@ -24,17 +24,17 @@ use nix::{
     sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask},
 };
 
-use crate::target::CensusError;
+use crate::error::CensusError;
 
 /// The longest time that it may take until all threads stand still.
-const STOPPING: Duration = Duration::from_secs(2);
-/// Between two looks whether one does.
-const PAUSE: Duration = Duration::from_micros(100);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between two checks whether one does.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// The event of a stop that is not the delivery of a signal (`linux/ptrace.h`).
 const EVENT_STOP: libc::c_int = 128;
 
 /// The longest time for which a thread stands still. Then the process runs on, whatever the reading waits for.
-pub(crate) const HELD: Duration = Duration::from_secs(5);
+pub(crate) const MAX_FROZEN_TIME: Duration = Duration::from_secs(5);
 
 /// Calls `read` while all threads of a process stand still; also gives the seconds for which they did. They run on after
 /// `most`; `stop` is set before, so that nothing is read that has changed.
@@ -110,9 +110,9 @@ struct Held(BTreeMap<libc::pid_t, libc::c_int>);
 impl Held {
     /// Stops all threads of a process, those included that others make meanwhile.
     fn all(process: &Process) -> Result<Self, CensusError> {
-        let until = Instant::now() + STOPPING;
+        let until = Instant::now() + STOP_TIMEOUT;
         let mut held = Self(BTreeMap::new());
-        // A thread that runs may make another one. Where all that are listed stand still, nobody can.
+        // A thread that runs may make another one. Where all that are listed stand still, none can.
         loop {
             let threads: Vec<libc::pid_t> =
                 process.threads()?.into_iter().map(u32::cast_signed).collect();
@@ -147,7 +147,7 @@ impl Drop for Held {
     }
 }
 
-/// Takes hold of threads, and tells them to stop; those that are gone are left out.
+/// Seizes threads and interrupts them; those that are gone are left out.
 fn seize(pid: u32, threads: &[libc::pid_t]) -> Result<Vec<libc::pid_t>, CensusError> {
     let mut seized = Vec::with_capacity(threads.len());
     for thread in threads {
@@ -192,7 +192,7 @@ fn stopped(
             unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
         match waited {
             0 if Instant::now() > until => return Err(CensusError::NotFrozen { pid }),
-            0 => thread::sleep(PAUSE),
+            0 => thread::sleep(STOP_CHECK_INTERVAL),
             -1 if Errno::last() == Errno::EINTR => {}
             -1 => return Ok(None),
             _ if !libc::WIFSTOPPED(status) => return Ok(None),
@@ -229,7 +229,7 @@ mod tests {
         let wait = |until: &dyn Fn() -> bool| {
             let began = Instant::now();
             while !until() && began.elapsed() < Duration::from_secs(30) {
-                thread::sleep(PAUSE);
+                thread::sleep(STOP_CHECK_INTERVAL);
             }
             until()
         };

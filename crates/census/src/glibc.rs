@@ -14,29 +14,25 @@ mod main_arena;
 mod mapped;
 mod params;
 mod regions;
+mod segment;
 mod state;
 mod trail;
 mod version;
 mod walk;
 
-use self::{arena::Segment, main_arena::Main, walk::Walk};
+use self::{
+    layout::{HEADER, OVERHEAD},
+    segment::{Main, Segment},
+    walk::Walk,
+};
 use crate::{
     found::{Found, Taken},
     granules::Pages,
     model::Heap,
+    region::Region,
     space::{PAGE, Space},
 };
 
-/// Bytes of a chunk that are the allocator's.
-const OVERHEAD: u64 = 8;
-/// Bytes before an object.
-const HEADER: u64 = 16;
-/// The smallest chunk.
-const SMALLEST: u64 = 32;
-/// Chunks that must follow each other before a chain that broke is believed again.
-const PROOF: u32 = 8;
-/// Reads of a piece that makes no sense, before it is passed over.
-const ATTEMPTS: u32 = 3;
 /// Where more than a part of so many of the arenas is unknown, nothing is said of what would be given back.
 const MAX_UNKNOWN: u64 = 32;
 
@@ -55,7 +51,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
 
 /// A heap of glibc whose arenas were not found: its version is named, and nothing else is said of it.
 fn unread(space: &Space<'_>, (start, end): (u64, u64)) -> Option<Found> {
-    let mut region = space.region(start, end);
+    let mut region = Region::new(space, start, end);
     let whole =
         Segment { state: 0, arena: 0, shrinks: true, mapped_start: start, start, end, top: None };
     if !chunks::is_chain(&mut region, start, &whole) {
@@ -81,7 +77,8 @@ fn add_unknown(space: &Space<'_>, heap: &mut Heap, stretches: &[(u64, u64)]) {
         let bytes = end.saturating_sub(*start);
         heap.mapped_bytes += bytes;
         heap.unknown_bytes += bytes;
-        heap.resident_bytes += space.region(*start, *end).present_bytes(*start, *end / PAGE * PAGE);
+        heap.resident_bytes +=
+            Region::new(space, *start, *end).present_bytes(*start, *end / PAGE * PAGE);
     }
 }
 
@@ -115,7 +112,7 @@ fn read(space: &Space<'_>, taken: &Taken, main: &Main, heap: Option<(u64, u64)>)
     }
     let mut stretches = Vec::new();
     for segment in &mut segments {
-        let region = space.region(segment.mapped_start, segment.end);
+        let region = Region::new(space, segment.mapped_start, segment.end);
         let mut pages = Pages::new(region.pages());
         let region = walk.segment(region, segment, &fast, &mut pages);
         stretches.push((region, pages));

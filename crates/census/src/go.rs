@@ -2,7 +2,7 @@
 //!
 //! A span is a run of pages of 8 KiB with objects of one size; its description lies outside of the heap. `listed` finds
 //! the list that Go keeps of them: then all are known, and pages of none are free. Where there is no such list, `scan`
-//! finds what looks like a description, and pages of no span are unknown. What validates (`layout`): the size is that
+//! finds what may be a description, and pages of no span are unknown. What validates (`layout`): the size is that
 //! of the class, as many objects as the class has fill the run, no more are in use than fit. One layout of descriptions
 //! may validate, and no other. Stacks of goroutines lie in the heap.
 //!
@@ -25,6 +25,7 @@ use crate::{
     found::{Found, Taken},
     granules::{BySize, HeldBySum},
     model::{Granules, Heap, Type},
+    region::Region,
     space::{RangeKind, Space},
 };
 
@@ -78,7 +79,7 @@ impl Sum {
         let bytes: u64 = mapped.iter().map(|(start, end)| end - start).sum();
         let mut spans = heap.known.iter().peekable();
         for (start, end) in &heap.ranges {
-            let region = space.region(*start, *end);
+            let region = Region::new(space, *start, *end);
             let inside = mapped.iter().filter(|(first, last)| start <= first && last <= end);
             self.heap.resident_bytes +=
                 inside.map(|(first, last)| region.present_bytes(*first, *last)).sum::<u64>();
@@ -132,18 +133,7 @@ impl Sum {
             }
             None => self.classes.add(size, used, bytes),
         }
-        let granules = &mut self.granules;
-        match (used, fit) {
-            (0, _) => {
-                granules.empty += 1;
-                granules.empty_bytes += bytes;
-            }
-            (_, 1) => {
-                granules.full += 1;
-                granules.full_bytes += bytes;
-            }
-            _ => self.partly.add(used, bytes),
-        }
+        self.granules.add(&mut self.partly, (used, fit), bytes);
     }
 
     fn finish(self) -> Found {

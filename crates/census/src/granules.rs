@@ -11,13 +11,13 @@ use crate::{
 };
 
 /// Upper ends of the ranges of objects per granule that are distinguished; more are one range.
-const RANGES: [u64; 6] = [1, 2, 4, 8, 16, 64];
+const OBJECT_RANGES: [u64; 6] = [1, 2, 4, 8, 16, 64];
 
 /// Bytes of ours for each page.
 pub(crate) const OF_PAGE: u64 = size_of::<Page>() as u64;
 
 /// Cells of a map, at most.
-const CELLS: usize = 4096;
+const MAX_CELLS: usize = 4096;
 
 /// A map of granules: in the order of addresses, neighbours together where there are many.
 pub(crate) fn cells(mut map: Vec<MapCell>) -> Vec<MapCell> {
@@ -32,18 +32,18 @@ pub(crate) fn cells(mut map: Vec<MapCell>) -> Vec<MapCell> {
             live_bytes: sum(|cell| cell.live_bytes),
         }
     };
-    map.chunks(map.len().div_ceil(CELLS).max(1)).map(joined).collect()
+    map.chunks(map.len().div_ceil(MAX_CELLS).max(1)).map(joined).collect()
 }
 
 /// Granules by how many objects hold them.
 #[derive(Default)]
-pub(crate) struct HeldBySum([(u64, u64); RANGES.len() + 1]);
+pub(crate) struct HeldBySum([(u64, u64); OBJECT_RANGES.len() + 1]);
 
 impl HeldBySum {
     /// A granule with its live objects.
     pub(crate) fn add(&mut self, objects: u64, bytes: u64) {
         if objects > 0 {
-            let (count, sum) = &mut self.0[RANGES.partition_point(|most| *most < objects)];
+            let (count, sum) = &mut self.0[OBJECT_RANGES.partition_point(|most| *most < objects)];
             (*count, *sum) = (*count + 1, sum.saturating_add(bytes));
         }
     }
@@ -57,8 +57,8 @@ impl HeldBySum {
         let ranges = self.0.iter().enumerate().filter(|(_, (count, _))| *count > 0);
         ranges
             .map(|(index, (granules, bytes))| HeldBy {
-                objects_min: if index == 0 { 1 } else { RANGES[index - 1] + 1 },
-                objects_max: RANGES.get(index).copied(),
+                objects_min: if index == 0 { 1 } else { OBJECT_RANGES[index - 1] + 1 },
+                objects_max: OBJECT_RANGES.get(index).copied(),
                 granules: *granules,
                 bytes: *bytes,
             })
@@ -71,6 +71,23 @@ pub(crate) fn held(granules: impl Iterator<Item = (u64, u64)>) -> Vec<HeldBy> {
     let mut sum = HeldBySum::default();
     granules.for_each(|(objects, bytes)| sum.add(objects, bytes));
     sum.finish()
+}
+
+impl Granules {
+    /// Adds a granule that so many objects hold, of as many as fit; what is neither empty nor one object's goes to `partly`.
+    pub(crate) fn add(&mut self, partly: &mut HeldBySum, (used, fit): (u64, u64), bytes: u64) {
+        match (used, fit) {
+            (0, _) => {
+                self.empty += 1;
+                self.empty_bytes += bytes;
+            }
+            (_, 1) => {
+                self.full += 1;
+                self.full_bytes += bytes;
+            }
+            _ => partly.add(used, bytes),
+        }
+    }
 }
 
 impl Heap {

@@ -6,7 +6,7 @@ use crate::{
     found::{Found, Taken, Walker},
     glibc, go,
     granules::cells,
-    huge, jemalloc, mimalloc,
+    jemalloc, mimalloc,
     model::Heap,
     musl, ruby,
     space::{PAGE, Space},
@@ -71,12 +71,27 @@ fn cut(found: &mut Found, what: &str) {
     found.notes.push(format!("{name}: {ENDED} {what}: {unknown} bytes are unknown"));
 }
 
+/// Bytes of a heap that are in huge pages and hold nothing, at least, where other pages of these do. `None` where too much of
+/// it is unknown. Nothing is said of unknown bytes.
+fn huge_idle(space: &Space<'_>, found: &Found) -> Option<u64> {
+    let huge = space.huge.borrow();
+    let stretches = found.taken.iter();
+    let idle =
+        stretches.fold(0u64, |sum, (start, end)| sum.saturating_add(huge.idle(*start, *end)));
+    let heap = &found.heap;
+    if idle > 0 && heap.is_partial() {
+        return None;
+    }
+    let free = heap.resident_bytes.saturating_sub(found.held_bytes);
+    Some(idle.min(free).saturating_sub(heap.unknown_bytes))
+}
+
 /// The heaps, and the stacks that these stack pointers lie in. All memory is searched for heaps first: goroutines' stacks
 /// lie in the heap, for example.
 pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
     let is_huge_known = space.find_huge();
     let (mut all, mut taken) = (Heaps::default(), Taken::default());
-    let mut huge_idle = is_huge_known.then_some(0u64);
+    let mut idle_bytes = is_huge_known.then_some(0u64);
     for walker in WALKERS {
         if space.budget.is_over() {
             break;
@@ -96,8 +111,8 @@ pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
         if !is_heap {
             continue;
         }
-        let idle = huge::idle(space, &found);
-        huge_idle = huge_idle.zip(idle).map(|(sum, idle)| sum.saturating_add(idle));
+        let idle = huge_idle(space, &found);
+        idle_bytes = idle_bytes.zip(idle).map(|(sum, idle)| sum.saturating_add(idle));
         space.budget.keeps::<[u64; 4]>(found.taken.len());
         taken.add(found.taken);
         let heap = &mut found.heap;
@@ -110,7 +125,7 @@ pub(crate) fn heaps(space: &mut Space<'_>, pointers: &[u64]) -> Heaps {
         all.found.push((found.heap, found.held_bytes));
     }
     let ran_out = space.budget.ran_out();
-    all.huge_idle_bytes = huge_idle.filter(|_| ran_out.is_none());
+    all.huge_idle_bytes = idle_bytes.filter(|_| ran_out.is_none());
     all.stack_bytes = stacks::bytes(space, pointers, &taken);
     let mut note = |text| all.notes.push(Note { allocator: None, text });
     if let Some(text) = space.note() {

@@ -1,10 +1,6 @@
 //! Transparent huge pages: what is resident only because a huge page fills holes between live objects.
 
-use crate::{
-    found::Found,
-    present::Present,
-    space::{PAGE, Space},
-};
+use crate::present::{PAGE, Present};
 
 /// Bytes of a huge page.
 pub(crate) const HUGE: u64 = 2 << 20;
@@ -32,7 +28,7 @@ impl Huge {
     }
 
     /// Bytes of pages between two addresses that hold nothing, and are in one huge page with some that do.
-    fn idle(&self, start: u64, end: u64) -> u64 {
+    pub(crate) fn idle(&self, start: u64, end: u64) -> u64 {
         let (mut at, mut idle) = (start.next_multiple_of(PAGE), 0u64);
         while let Some(page) = self.pages.next(at).filter(|page| *page < end) {
             let block = page / HUGE * HUGE;
@@ -46,21 +42,6 @@ impl Huge {
         }
         idle
     }
-}
-
-/// Bytes of a heap that are in huge pages and hold nothing, at least, where other pages of these do. `None` where too much of
-/// it is unknown. Nothing is said of unknown bytes.
-pub(crate) fn idle(space: &Space<'_>, found: &Found) -> Option<u64> {
-    let huge = space.huge.borrow();
-    let stretches = found.taken.iter();
-    let idle =
-        stretches.fold(0u64, |sum, (start, end)| sum.saturating_add(huge.idle(*start, *end)));
-    let heap = &found.heap;
-    if idle > 0 && heap.is_partial() {
-        return None;
-    }
-    let free = heap.resident_bytes.saturating_sub(found.held_bytes);
-    Some(idle.min(free).saturating_sub(heap.unknown_bytes))
 }
 
 #[cfg(test)]

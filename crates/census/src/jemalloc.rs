@@ -24,8 +24,8 @@ use crate::{
 /// Most memory that is searched.
 const MAX_SEARCHED: u64 = 4 << 30;
 /// Fewer slabs than this may be chance.
-const FEWEST: usize = 4;
-/// Slabs by which the tree is looked for: so many are found, and as many of those are tried.
+const MIN_SLABS: usize = 4;
+/// Slabs by which the tree is searched for: so many are found, and as many of those are tried.
 const MAX_CANDIDATES: usize = 256;
 const TRIED: usize = 16;
 /// Slabs that are kept where no tree has them, about.
@@ -35,7 +35,7 @@ const PAGE_BITS: u32 = PAGE.trailing_zeros();
 /// Looks for jemalloc's extents in anonymous memory that no other heap has taken.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let candidates = search(space, taken, MAX_CANDIDATES);
-    if candidates.iter().all(|slabs| slabs.len() < FEWEST) {
+    if candidates.iter().all(|slabs| slabs.len() < MIN_SLABS) {
         return None;
     }
     let known: Vec<(u64, u64)> = candidates.iter().flat_map(|found| some(found)).collect();
@@ -98,7 +98,7 @@ fn some(slabs: &[Extent]) -> impl Iterator<Item = (u64, u64)> {
     known.map(|one| (one.address >> PAGE_BITS, one.description))
 }
 
-/// What looks like slabs, where no tree says that they are.
+/// What may be slabs, where no tree says that they are.
 fn unproven(space: &Space<'_>, taken: &Taken) -> Found {
     let slabs = search(space, taken, MAX_UNPROVEN);
     let mut slabs: Vec<Extent> = slabs.into_iter().flatten().collect();

@@ -16,6 +16,7 @@ mod compare;
 mod contexts;
 mod cpython;
 mod cxx;
+mod error;
 mod files;
 mod found;
 mod freeze;
@@ -54,9 +55,10 @@ mod tcmalloc;
 pub mod testing;
 
 pub use compare::{ClassGrowth, Comparison, HeapGrowth, TypeGrowth};
+pub use error::CensusError;
 pub use model::{
     Arena, Census, Class, Context, ContextKind, Granules, Heap, HeldBy, KnownBy, MapCell, Part,
     PartKind, SCHEMA, Step, Type, Unknown,
 };
 pub use summary::{HeapSummary, Summary};
-pub use target::{CensusError, ContextDetail, Options, Reader, take};
+pub use target::{ContextDetail, Options, Reader, take};

@@ -59,6 +59,13 @@ pub(crate) enum RangeKind {
     Shared,
 }
 
+impl RangeKind {
+    /// Whether it is memory that an allocator may have of the system.
+    pub(crate) fn may_be_heap(self) -> bool {
+        matches!(self, Self::Heap | Self::Anonymous)
+    }
+}
+
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -74,4 +81,11 @@ pub(crate) struct Range {
     pub(crate) huge: u64,
     /// Of the resident bytes, those in huge pages of hugetlbfs.
     pub(crate) hugetlb: u64,
+}
+
+impl Range {
+    /// Whether heaps may be in it.
+    pub(crate) fn is_heap(&self) -> bool {
+        self.writable && self.kind.may_be_heap()
+    }
 }

@@ -21,7 +21,8 @@ use crate::{
     found::{Found, Taken},
     granules::{Label, PageSums, Pages},
     model::Heap,
-    space::{PAGE, Region, Space},
+    region::Region,
+    space::{PAGE, Space},
 };
 
 /// Bytes of a slot that are the allocator's.
@@ -38,7 +39,7 @@ pub(crate) fn find(space: &Space<'_>, _taken: &Taken) -> Option<Found> {
         context.areas.iter().map(|area| (*area, area.saturating_add(AREA))).collect();
     for (start, end) in &taken {
         heap.mapped_bytes += end - start;
-        heap.resident_bytes += space.region(*start, *end).present_bytes(*start, *end);
+        heap.resident_bytes += Region::new(space, *start, *end).present_bytes(*start, *end);
     }
     let mut sum = Sum { space, heap, sums: PageSums::default() };
     taken.extend(sum.groups(&groups));
@@ -141,7 +142,7 @@ fn stretches<'a>(space: &'a Space<'a>, groups: &[Group]) -> Vec<Stretch<'a>> {
         }
     }
     let stretch = |(start, end)| {
-        let region = space.region(start, end);
+        let region = Region::new(space, start, end);
         let pages = Pages::new(region.pages());
         Stretch { start, end, region, pages }
     };

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     /// Of 160 GiB that are reserved, three pages that were written and one that was read: either way finds the written
-    /// ones, and nothing is touched. The kernel's older way cannot tell a page of zeros.
+    /// ones, and nothing is touched. The kernel's older way does not distinguish a page of zeros.
     #[test]
     fn reservations() {
         let bytes = 160 << 30;

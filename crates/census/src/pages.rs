@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 
-use crate::space::{PAGE, RangeKind, Space, words_by};
+use crate::{
+    region::Region,
+    space::{PAGE, RangeKind, Space, words_by},
+};
 
 /// Pages that are remembered.
 const MAX_PAGES: usize = 4096;
 
 /// Bytes of ours for each.
-const KEPT: u64 = PAGE + 64;
+const KEPT_PAGE_BYTES: u64 = PAGE + 64;
 
 type Page = Option<Box<[u8; PAGE as usize]>>;
 
-/// Pages of a process as they were when they were first looked at.
+/// Pages of a process as they were when they were first read.
 pub(crate) struct Pages<'a> {
     pub(crate) space: &'a Space<'a>,
     known: HashMap<u64, Page>,
@@ -60,15 +63,16 @@ impl<'a> Pages<'a> {
     fn page(&mut self, address: u64) -> Option<&[u8; PAGE as usize]> {
         let space = self.space;
         if !self.known.contains_key(&address) {
-            if self.known.len() >= MAX_PAGES || !space.budget.fits(KEPT) {
+            if self.known.len() >= MAX_PAGES || !space.budget.fits(KEPT_PAGE_BYTES) {
                 self.forget();
             }
-            self.kept += if space.budget.keeps_bytes(KEPT) { KEPT } else { 0 };
+            self.kept +=
+                if space.budget.keeps_bytes(KEPT_PAGE_BYTES) { KEPT_PAGE_BYTES } else { 0 };
         }
         let page = self.known.entry(address).or_insert_with(|| {
             let mut bytes = Box::new([0; PAGE as usize]);
             let is_read = space.range_at(address).is_some()
-                && space.region(address, address.saturating_add(PAGE)).is_present(address)
+                && Region::new(space, address, address.saturating_add(PAGE)).is_present(address)
                 && space.read(address, bytes.as_mut_slice());
             is_read.then_some(bytes)
         });
@@ -109,7 +113,7 @@ impl<'a> Reader<'a> {
         self.pages.space.range_at(address).is_some_and(|range| range.writable)
     }
 
-    /// Whether an address lies in what a file has and nobody changes.
+    /// Whether an address lies in constants of a file.
     pub(crate) fn is_constant(&self, address: u64) -> bool {
         let range = self.pages.space.range_at(address);
         range.is_some_and(|range| range.kind == RangeKind::File && !range.writable)

@@ -23,7 +23,7 @@ const ATTEMPTS: u32 = 4;
 /// The largest block that is believed.
 const MAX_BLOCK: u64 = 1 << 40;
 
-/// Where nginx has its pools, what it calls that, and who reads them.
+/// The symbol that leads to the pools of nginx, and their reader.
 pub(crate) const NGINX: (&str, fn(&Space<'_>, u64) -> Contexts) = ("ngx_cycle", nginx::read);
 /// The same of httpd.
 pub(crate) const APR: (&str, fn(&Space<'_>, u64) -> Contexts) = ("ap_pglobal", apr::read);

@@ -1,8 +1,8 @@
 //! Which pages of a stretch of memory are present: bits, kept only where there is any. What they take grows with memory
 //! that is present, not with what is reserved.
 
-use crate::space::PAGE;
-
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
 /// Pages of a block: as many as a huge page has.
 const BLOCK: u64 = 512;
 /// Bits of a word.

@@ -7,7 +7,8 @@
 
 use crate::{
     found::Taken,
-    space::{PAGE, RangeKind, Space},
+    region::Region,
+    space::{PAGE, Space},
 };
 
 /// Most data that is searched, and most words of it that may lead to a leaf.
@@ -151,7 +152,6 @@ pub(crate) fn unlisted(
     listed: &Listed,
     page_bits: u32,
 ) -> Vec<(u64, u64)> {
-    let is_heap = |kind| matches!(kind, RangeKind::Anonymous | RangeKind::Heap);
     let mut unknown: Vec<(u64, u64, u64)> = Vec::new();
     let mut next = known.peekable();
     let mut end = 0;
@@ -160,7 +160,7 @@ pub(crate) fn unlisted(
         while let Some((_, to)) = next.next_if(|(start, _)| *start <= at) {
             end = to;
         }
-        let range = space.range_at(at).filter(|range| range.writable && is_heap(range.kind));
+        let range = space.range_at(at).filter(|range| range.is_heap());
         let (Some(range), true) = (range, at >= end && taken.end_of(at).is_none()) else {
             continue;
         };
@@ -183,11 +183,10 @@ pub(crate) fn unlisted(
 /// Whether a part of a level may be at an address.
 fn is_part(space: &Space<'_>, shape: &Shape, level: usize, leaf: u64) -> bool {
     let end = leaf.saturating_add(shape.bytes(level));
-    let is_heap = |kind| matches!(kind, RangeKind::Anonymous | RangeKind::Heap);
     leaf.is_multiple_of(shape.alignment)
-        && space.range_at(leaf).is_some_and(|range| {
-            range.writable && is_heap(range.kind) && (leaf..=range.end).contains(&end)
-        })
+        && space
+            .range_at(leaf)
+            .is_some_and(|range| range.is_heap() && (leaf..=range.end).contains(&end))
 }
 
 /// A word of data that may lead to a part of the second level.
@@ -251,7 +250,7 @@ fn root_by_page(
 
 /// The words of a stretch that are not 0, by number, as far as they are present; until one is not wanted.
 fn words(space: &Space<'_>, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) {
-    let mut region = space.region(start, end);
+    let mut region = Region::new(space, start, end);
     let mut at = start;
     while at < end && !space.budget.is_over() {
         if !region.is_present(at) {

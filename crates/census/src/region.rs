@@ -7,8 +7,8 @@ use crate::{
 };
 
 /// Bytes that are read at once, and where little is read.
-const WINDOW: u64 = 256 << 10;
-const NARROW: u64 = 4 * PAGE;
+const WINDOW_BYTES: u64 = 256 << 10;
+const NARROW_WINDOW_BYTES: u64 = 4 * PAGE;
 
 /// A part of an address space that is read from its begin to its end. Pages that are not present are not read.
 pub(crate) struct Region<'a> {
@@ -48,8 +48,8 @@ impl<'a> Region<'a> {
             window: Vec::new(),
             window_at: 0,
             filled: 0,
-            most: WINDOW,
-            widest: WINDOW,
+            most: WINDOW_BYTES,
+            widest: WINDOW_BYTES,
             loads: 0,
             kept: 0,
         };
@@ -121,17 +121,17 @@ impl<'a> Region<'a> {
 
     /// Forgets what was read, and reads little at once until [`Region::widen`].
     pub(crate) fn narrow(&mut self) {
-        (self.filled, self.most, self.widest) = (0, NARROW, NARROW);
+        (self.filled, self.most, self.widest) = (0, NARROW_WINDOW_BYTES, NARROW_WINDOW_BYTES);
     }
 
     /// Reads little the next time: what is far away is read next.
     pub(crate) fn skim(&mut self) {
-        self.most = NARROW;
+        self.most = NARROW_WINDOW_BYTES;
     }
 
     /// Reads more at once again.
     pub(crate) fn widen(&mut self) {
-        self.widest = WINDOW;
+        self.widest = WINDOW_BYTES;
     }
 
     /// How often it has read so far: what was read at once was there at one time.
@@ -211,10 +211,14 @@ mod tests {
         }
         let ranges = (0..4).map(|part| anonymous(at + part * 64 * PAGE, 64 * PAGE));
         let space = Space::new(ranges.collect(), &memory);
-        let mut region = space.region(at, at + pages * PAGE);
+        let mut region = Region::new(&space, at, at + pages * PAGE);
         let words = (at..at + pages * PAGE).step_by(16).filter_map(|at| region.word(at)).count();
         assert_eq!(words as u64, pages / 2 * PAGE / 16);
-        assert!(space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW, "{}", space.read_bytes());
+        assert!(
+            space.read_bytes() <= 4 * pages * PAGE + 4 * WINDOW_BYTES,
+            "{}",
+            space.read_bytes()
+        );
     }
 
     /// Memory whose pages are present when they are asked for a second time.
@@ -240,7 +244,7 @@ mod tests {
         memory.absent.push(at + PAGE);
         let memory = Moved(memory, Cell::new(0));
         let space = Space::new(vec![anonymous(at, 2 * PAGE)], &memory);
-        let mut region = space.region(at, at + 2 * PAGE);
+        let mut region = Region::new(&space, at, at + 2 * PAGE);
         assert_eq!(region.word(at), None);
         for page in [at, at + PAGE, at + 2 * PAGE] {
             region.ask_again(page);

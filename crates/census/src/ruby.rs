@@ -15,6 +15,7 @@ use crate::{
     found::{Found, Taken},
     granules::{BySize, held},
     model::{Granules, Heap, Type},
+    region::Region,
     space::{Space, word_of},
 };
 
@@ -23,11 +24,11 @@ const SIZES: [u64; 2] = [16 << 10, 64 << 10];
 /// The smallest and the largest slot.
 const SLOTS: [u64; 2] = [40, 1024];
 /// Fewer pages than this may be chance.
-const FEWEST: usize = 4;
-/// Places that are looked at at once.
-const AT_ONCE: usize = 1024;
+const MIN_PAGES: usize = 4;
+/// Pages that are read at once.
+const PAGES_AT_ONCE: usize = 1024;
 /// How often a page is read with slots of no known type: the process runs.
-const TRIES: u32 = 3;
+const PAGE_ATTEMPTS: u32 = 3;
 /// What no type is called.
 const NO_TYPE: &str = "unknown";
 /// Types by the low bits of a slot's first word.
@@ -92,7 +93,7 @@ struct HeapPage {
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
     let mut pages: Vec<HeapPage> = Vec::new();
     for range in space.anonymous() {
-        let region = space.region(range.start, range.end);
+        let region = Region::new(space, range.start, range.end);
         let mut at = range.start.next_multiple_of(SIZES[0]);
         let mut places = Vec::new();
         while at + SIZES[0] <= range.end {
@@ -104,13 +105,13 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
                 places.push(at);
             }
             at += SIZES[0];
-            if places.len() >= AT_ONCE {
+            if places.len() >= PAGES_AT_ONCE {
                 add(space, &mut pages, &mut places, range.end);
             }
         }
         add(space, &mut pages, &mut places, range.end);
     }
-    if pages.len() < FEWEST {
+    if pages.len() < MIN_PAGES {
         return None;
     }
     let (mut unread, mut notes) = (0, Vec::new());
@@ -134,7 +135,7 @@ pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
         ),
     }
     for page in &mut pages {
-        let region = space.region(page.address, page.address + page.bytes);
+        let region = Region::new(space, page.address, page.address + page.bytes);
         page.resident = region.present_bytes(page.address, page.address + page.bytes);
         if page.resident == page.bytes {
             count(space, page);
@@ -212,7 +213,7 @@ fn page(space: &Space<'_>, structure: u64, address: u64, end: u64) -> Option<Hea
 /// Counts what is in a page by type.
 fn count(space: &Space<'_>, page: &mut HeapPage) {
     let mut bytes = vec![0; page.bytes as usize];
-    for _ in 0..TRIES {
+    for _ in 0..PAGE_ATTEMPTS {
         if !space.read(page.address, &mut bytes) {
             return;
         }

@@ -5,35 +5,33 @@ use std::{cell::RefCell, collections::HashMap, rc::Rc};
 use crate::{budget::Budget, huge::Huge, model::MapCell, present::Present};
 pub(crate) use crate::{
     memory::{Memory, Range, RangeKind},
-    region::Region,
+    present::PAGE,
 };
 
-/// Bytes of a page.
-pub(crate) const PAGE: u64 = 4096;
-/// Bytes of a mapping that is looked at, at most: reservations, shadow memory and the like are larger.
-const MOST_MAPPED: u64 = 256 << 30;
+/// Bytes of a mapping that is read, at most: reservations, shadow memory and the like are larger.
+const MAX_MAPPING_BYTES: u64 = 256 << 30;
 /// Bytes of all of them.
-const MOST_IN_ALL: u64 = 1 << 40;
+const MAX_MAPPED_BYTES: u64 = 1 << 40;
 /// Where it costs time to find that pages are not present, mapped bytes for each one of a mapping that is resident, …
-const SPARSENESS: u64 = 8;
+const MAX_MAPPED_PER_RESIDENT: u64 = 8;
 /// … and bytes of all mappings that are larger.
-const MOST_SPARSE: u64 = 4 << 30;
+const MAX_SPARSE_BYTES: u64 = 4 << 30;
 /// Bytes of which it is asked at once which pages are present, how often that is remembered, and where addresses end.
-const CHECKED: u64 = 2 << 20;
-const MOST_CHECKED: usize = 1024;
-const END: u64 = (1 << 47) - PAGE;
+const CHECKED_BYTES: u64 = 2 << 20;
+const MAX_CHECKED_BLOCKS: usize = 1024;
+const ADDRESS_END: u64 = (1 << 47) - PAGE;
 /// Bytes by which `[heap]` can grow while a process is read, at most.
-const MOST_GROWN: u64 = 1 << 30;
+const MAX_GROWN_BYTES: u64 = 1 << 30;
 /// Structures that are read at once: as many parts as the kernel takes.
-const AT_ONCE: usize = 1024;
+const PARTS_AT_ONCE: usize = 1024;
 /// Mappings that one stretch of memory consists of, at most: huge pages are advised of parts.
 const MAX_TOUCHING: usize = 4096;
 /// Bytes of data that are kept.
-const MOST_DATA: usize = 8 << 20;
+const MAX_DATA_BYTES: usize = 8 << 20;
 /// Bytes between structures that are read at once with them.
-const GAP: u64 = 1 << 10;
+const MAX_GAP_BYTES: u64 = 1 << 10;
 /// Bytes of structures that are read at once with those between them, at most.
-const MOST_NEAR: u64 = 256 << 10;
+const MAX_NEAR_BYTES: u64 = 256 << 10;
 
 /// Bytes, with their addresses.
 pub(crate) type DataPieces = Rc<Vec<(u64, Vec<u8>)>>;
@@ -52,7 +50,7 @@ pub(crate) struct Space<'a> {
     memory: &'a dyn Memory,
     /// What may be read, and kept of it.
     pub(crate) budget: Budget,
-    /// Bytes of mappings that are not looked at, though something is in them.
+    /// Bytes of mappings that are not read, though something is in them.
     too_large: u64,
     /// Which pages were present when it was asked, by address.
     checked: RefCell<HashMap<u64, Present>>,
@@ -74,16 +72,16 @@ impl<'a> Space<'a> {
     pub(crate) fn within(mut ranges: Vec<Range>, memory: &'a dyn Memory, budget: Budget) -> Self {
         ranges.retain(|range| range.start < range.end);
         ranges.sort_unstable_by_key(|range| range.start);
-        let (mut left, mut too_large) = (MOST_IN_ALL, 0u64);
-        let mut sparse = if memory.skips_holes() { u64::MAX } else { MOST_SPARSE };
+        let (mut left, mut too_large) = (MAX_MAPPED_BYTES, 0u64);
+        let mut sparse = if memory.skips_holes() { u64::MAX } else { MAX_SPARSE_BYTES };
         for range in &mut ranges {
-            let is_heap = matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous);
-            let bytes = range.end - range.start;
-            if !is_heap {
+            if !range.kind.may_be_heap() {
                 continue;
             }
-            let cost = if bytes > range.rss.saturating_mul(SPARSENESS) { bytes } else { 0 };
-            if range.rss > 0 && bytes <= MOST_MAPPED.min(left) && cost <= sparse {
+            let bytes = range.end - range.start;
+            let cost =
+                if bytes > range.rss.saturating_mul(MAX_MAPPED_PER_RESIDENT) { bytes } else { 0 };
+            if range.rss > 0 && bytes <= MAX_MAPPING_BYTES.min(left) && cost <= sparse {
                 (left, sparse) = (left - bytes, sparse - cost);
                 continue;
             }
@@ -122,10 +120,9 @@ impl<'a> Space<'a> {
 
     /// Finds which pages of anonymous memory are huge, where there are any; whether that is known of all of them.
     pub(crate) fn find_huge(&mut self) -> bool {
-        let anonymous =
-            |range: &&Range| matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous);
         let mut pages = Present::default();
-        for range in self.ranges.iter().filter(anonymous).filter(|range| range.huge > 0) {
+        let ranges = self.ranges.iter().filter(|range| range.kind.may_be_heap() && range.huge > 0);
+        for range in ranges {
             let Some(found) = self.memory.huge(range.start, range.end) else { return false };
             pages.append(found);
         }
@@ -138,7 +135,7 @@ impl<'a> Space<'a> {
         if self.budget.reads(0, 1) { self.memory.guarded(start, end) } else { None }
     }
 
-    /// What is not looked at, in a sentence.
+    /// What is not read, in a sentence.
     pub(crate) fn note(&self) -> Option<String> {
         (self.too_large > 0)
             .then(|| format!("{} GiB of mappings were not read: too large", self.too_large >> 30))
@@ -154,6 +151,11 @@ impl<'a> Space<'a> {
         let next = self.ranges.partition_point(|range| range.start <= address);
         let range = self.ranges.get(next.checked_sub(1)?)?;
         (address < range.end).then_some(range)
+    }
+
+    /// The mappings in which heaps may be.
+    pub(crate) fn heaps(&self) -> impl Iterator<Item = &Range> {
+        self.ranges.iter().filter(|range| range.is_heap())
     }
 
     /// Whether all between two addresses is mapped anonymously, in mappings that touch each other; accessible or not.
@@ -179,12 +181,12 @@ impl<'a> Space<'a> {
         if address < range.end {
             return Some(range.end);
         }
-        let most = range.end.saturating_add(MOST_GROWN).min(END);
+        let most = range.end.saturating_add(MAX_GROWN_BYTES).min(ADDRESS_END);
         let end = self.ranges.get(next).map_or(most, |next| next.start.min(most));
         (range.kind == RangeKind::Heap && address < end).then_some(end)
     }
 
-    /// Writable anonymous memory: heaps lie there. Without what is empty, or too large to be looked at.
+    /// Writable anonymous memory: heaps lie there. Without what is empty, or too large to be read.
     pub(crate) fn anonymous(&self) -> impl Iterator<Item = &Range> {
         let wanted = |range: &&Range| range.writable && range.kind == RangeKind::Anonymous;
         self.ranges.iter().filter(wanted)
@@ -213,7 +215,7 @@ impl<'a> Space<'a> {
         let pieces = Rc::new(read());
         let bytes: usize = pieces.iter().map(|(_, piece)| piece.len()).sum();
         let mut data = self.data.borrow_mut();
-        if data.bytes + bytes <= MOST_DATA && self.budget.keeps_bytes(bytes as u64) {
+        if data.bytes + bytes <= MAX_DATA_BYTES && self.budget.keeps_bytes(bytes as u64) {
             data.bytes += bytes;
             data.pieces.insert(bounds, Rc::clone(&pieces));
         }
@@ -249,8 +251,8 @@ impl<'a> Space<'a> {
         while let Some(first) = addresses.get(start) {
             let mut end = first.saturating_add(N as u64);
             let is_near = |at: &&u64| {
-                let near =
-                    **at <= end.saturating_add(GAP) && at.saturating_sub(*first) <= MOST_NEAR;
+                let near = **at <= end.saturating_add(MAX_GAP_BYTES)
+                    && at.saturating_sub(*first) <= MAX_NEAR_BYTES;
                 end = end.max(at.saturating_add(N as u64));
                 near
             };
@@ -288,7 +290,7 @@ impl<'a> Space<'a> {
             is_mapped && !self.budget.is_over() && is_present(at, end)
         });
         let mut left = wanted.as_slice();
-        let (mut places, mut bytes, mut most) = (Vec::new(), Vec::new(), AT_ONCE);
+        let (mut places, mut bytes, mut most) = (Vec::new(), Vec::new(), PARTS_AT_ONCE);
         while !left.is_empty() {
             let (now, later) = left.split_at(left.len().min(most));
             if !self.budget.reads((now.len() * N) as u64, now.len() as u64) {
@@ -304,7 +306,7 @@ impl<'a> Space<'a> {
             // What cannot be read is passed over. Where there is much of that, little is asked for at once: all of a
             // request costs, also what follows the first that cannot be read.
             let is_whole = read == now.len();
-            most = if is_whole { (most * 2).min(AT_ONCE) } else { (most / 2).max(1) };
+            most = if is_whole { (most * 2).min(PARTS_AT_ONCE) } else { (most / 2).max(1) };
             left = if is_whole { later } else { &left[read + 1..] };
         }
         found
@@ -328,7 +330,7 @@ impl<'a> Space<'a> {
 
     /// Forgets whether the page of an address was present.
     pub(crate) fn ask_again(&self, address: u64) {
-        self.checked.borrow_mut().remove(&(address / CHECKED * CHECKED));
+        self.checked.borrow_mut().remove(&(address / CHECKED_BYTES * CHECKED_BYTES));
     }
 
     fn is_present(&self, start: u64, end: u64) -> bool {
@@ -352,11 +354,12 @@ impl<'a> Space<'a> {
         let mut checked = self.checked.borrow_mut();
         let mut pages = (start / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE);
         pages.all(|page| {
-            let first = page / CHECKED * CHECKED;
-            if checked.len() >= MOST_CHECKED && !checked.contains_key(&first) {
+            let first = page / CHECKED_BYTES * CHECKED_BYTES;
+            if checked.len() >= MAX_CHECKED_BLOCKS && !checked.contains_key(&first) {
                 checked.clear();
             }
-            let ask = || self.present_now(first, first.saturating_add(CHECKED).min(END));
+            let ask =
+                || self.present_now(first, first.saturating_add(CHECKED_BYTES).min(ADDRESS_END));
             let known = checked.entry(first).or_insert_with(ask);
             known.contains(page) || again(known, page)
         })
@@ -376,7 +379,7 @@ impl<'a> Space<'a> {
 
     /// The mangled name of the class whose vtable has this address, by its symbol.
     pub(crate) fn vtable(&self, address: u64) -> Option<String> {
-        // Its file is looked through.
+        // Its file is searched.
         if self.budget.look() { self.memory.vtable(address) } else { None }
     }
 
@@ -392,11 +395,6 @@ impl<'a> Space<'a> {
     /// Several words in a row.
     pub(crate) fn words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         words_by(|bytes| self.read(address, bytes))
-    }
-
-    /// A part of the address space to read through, with the pages that are present now.
-    pub(crate) fn region(&self, start: u64, end: u64) -> Region<'_> {
-        Region::new(self, start, end)
     }
 }
 
@@ -414,6 +412,11 @@ pub(crate) fn words_by<const N: usize>(read: impl FnOnce(&mut [u8]) -> bool) -> 
 /// The little-endian word at an offset.
 pub(crate) fn word_of(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The little-endian number of 32 bits at an offset.
+pub(crate) fn half_of(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?).into())
 }
 
 #[cfg(test)]

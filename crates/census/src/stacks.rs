@@ -6,6 +6,7 @@ use drainprof_process::{Process, ask_process};
 
 use crate::{
     found::Taken,
+    region::Region,
     space::{PAGE, RangeKind, Space, resident},
 };
 
@@ -58,7 +59,7 @@ pub(crate) fn bytes(space: &Space<'_>, pointers: &[u64], taken: &Taken) -> u64 {
     }
     let present = |(start, end): &(u64, u64)| {
         let range = space.range_at(*start).map_or(0, |range| range.rss);
-        space.region(*start, *end).present_bytes(*start, *end).min(range)
+        Region::new(space, *start, *end).present_bytes(*start, *end).min(range)
     };
     stacks.iter().map(present).fold(0, u64::saturating_add)
 }
@@ -90,7 +91,7 @@ fn search(
 ) -> Option<(u64, u64)> {
     const BEFORE: u64 = (WORDS as u64 - 1) * 8;
     let end = end.saturating_add(BEFORE);
-    let mut region = space.region(start, end);
+    let mut region = Region::new(space, start, end);
     let (mut at, mut searched) = (start, 0);
     let (mut words, mut known) = ([0; WORDS], 0);
     while at < end {
@@ -149,7 +150,7 @@ fn has_guard(space: &Space<'_>, block: u64, start: u64) -> bool {
     if !range.writable {
         return range.kind == RangeKind::Anonymous && range.rss == 0 && range.end == start;
     }
-    let is_untouched = || space.region(block, start).present_bytes(block, start) == 0;
+    let is_untouched = || Region::new(space, block, start).present_bytes(block, start) == 0;
     range.end > start
         && space.guarded(block, start).unwrap_or_else(is_untouched)
         // Else nothing was asked.

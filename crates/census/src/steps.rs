@@ -5,21 +5,21 @@ use std::cmp::Reverse;
 use crate::model::{Census, Heap, Step};
 
 /// What is less than this, and less than a share of 1/16 of resident memory, is not worth a step.
-const LEAST: u64 = 1 << 20;
-const SHARE: u64 = 16;
+const MIN_STEP_BYTES: u64 = 1 << 20;
+const MIN_RSS_PART: u64 = 16;
 /// Steps, at most.
-const MOST: usize = 5;
+const MAX_STEPS: usize = 5;
 /// Heaps whose granules live by arenas, and whose objects no probe sees one by one.
 const RUNTIMES: [&str; 3] = ["cpython", "ruby", "go"];
 
 /// What to do, the most bytes first.
 pub(crate) fn steps(census: &Census) -> Vec<Step> {
-    let least = LEAST.max(census.rss_bytes / SHARE);
+    let least = MIN_STEP_BYTES.max(census.rss_bytes / MIN_RSS_PART);
     let of_heap = |heap: &Heap| [free(heap), held(heap, least, census.pid)];
     let mut steps: Vec<Step> = census.heaps.iter().flat_map(of_heap).flatten().collect();
     steps.retain(|step| step.bytes >= least);
     steps.sort_by_key(|step| Reverse(step.bytes));
-    steps.truncate(MOST);
+    steps.truncate(MAX_STEPS);
     steps
 }
 

@@ -13,8 +13,9 @@ use drainprof_process::{
 use crate::{
     budget::{Bounds, Budget},
     contexts::{self, Contexts},
+    error::CensusError,
     files::Files,
-    freeze::{HELD, while_frozen},
+    freeze::{MAX_FROZEN_TIME, while_frozen},
     heaps::heaps,
     model::{Census, SCHEMA},
     pagemap::Pagemap,
@@ -60,44 +61,6 @@ pub enum ContextDetail {
     Idents,
 }
 
-/// Why there is no census.
-#[derive(Debug, thiserror::Error)]
-pub enum CensusError {
-    /// The process cannot be inspected: it does not exist, has ended, or may not be read.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// It is larger than [`Options::largest_bytes`].
-    #[error(
-        "process {pid} has {bytes} bytes of writable anonymous memory, and the limit is {largest}"
-    )]
-    TooLarge {
-        /// The process.
-        pid: u32,
-        /// Its writable anonymous memory, resident or not.
-        bytes: u64,
-        /// The limit.
-        largest: u64,
-    },
-    /// It cannot be frozen, because another process traces it.
-    #[error(
-        "process {pid} cannot be frozen: process {tracer} traces it already, as a debugger or strace does"
-    )]
-    Traced {
-        /// The process.
-        pid: u32,
-        /// Who traces it.
-        tracer: u32,
-    },
-    /// Its threads did not stop.
-    #[error(
-        "process {pid} cannot be frozen: a thread waits in the kernel and does not stop; it runs on"
-    )]
-    NotFrozen {
-        /// The process.
-        pid: u32,
-    },
-}
-
 /// Takes a census of process `pid`.
 ///
 /// # Errors
@@ -114,7 +77,7 @@ fn take_here(pid: u32, options: &Options) -> Result<Census, CensusError> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let reading = || read(&process, options, Some(Arc::clone(&stop)));
-    let (census, seconds) = while_frozen(&process, (HELD, &stop), reading)?;
+    let (census, seconds) = while_frozen(&process, (MAX_FROZEN_TIME, &stop), reading)?;
     Ok(Census { frozen_seconds: Some(seconds), ..census })
 }
 
@@ -187,10 +150,9 @@ fn views(space: &Space<'_>, files: &Files, detail: ContextDetail) -> Option<Cont
 }
 
 fn check_size(pid: u32, ranges: &[Range], options: &Options) -> Result<(), CensusError> {
-    let heaps = [RangeKind::Heap, RangeKind::Anonymous];
-    let of_heaps = ranges.iter().filter(|range| range.writable && heaps.contains(&range.kind));
+    let heaps = ranges.iter().filter(|range| range.is_heap());
     let bytes =
-        of_heaps.fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
+        heaps.fold(0u64, |sum, range| sum.saturating_add(range.end.saturating_sub(range.start)));
     match options.largest_bytes {
         Some(largest) if bytes > largest => Err(CensusError::TooLarge { pid, bytes, largest }),
         _ => Ok(()),
@@ -251,7 +213,7 @@ impl Memory for Target {
     }
 }
 
-/// Memory of a process for who walks its structures: pages that are not present are not read.
+/// Memory of a process for walks of its structures: pages that are not present are not read.
 /// Nothing more is read once a census of the process might not read more.
 pub struct Reader {
     target: Target,

@@ -25,13 +25,8 @@ use span::{Span, Use};
 
 use crate::{
     found::{Found, Taken},
-    space::{Range, RangeKind, Space},
+    space::Space,
 };
-
-/// Bits of an address within a page of tcmalloc.
-const PAGE_BITS: u32 = 13;
-/// Most classes.
-const MAX_CLASSES: usize = 128;
 
 /// Looks for spans; `None` where there are none.
 pub(crate) fn find(space: &Space<'_>, taken: &Taken) -> Option<Found> {
@@ -88,13 +83,4 @@ fn wrong(sizes: &[u64], spans: &[(u64, Span)], before: &[Class], after: &[Class]
         is_same && (after.spans, after.free) != sums.get(size).copied().unwrap_or_default()
     });
     wrong.map(|(size, _)| *size).collect()
-}
-
-fn is_heap(range: &Range) -> bool {
-    range.writable && matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous)
-}
-
-/// Memory that tcmalloc has from the system, by `brk` too.
-fn memory<'a>(space: &'a Space<'_>) -> impl Iterator<Item = &'a Range> {
-    space.ranges.iter().filter(|range| is_heap(range))
 }

@@ -4,13 +4,14 @@
 //! all pools at 20. Its address is a variable, beside that of its length (16, 32, 64 …); how many arenas there are is
 //! another one close by. Up to 3.11 they are variables of their own, in the order that the compiler chose; from 3.12 on
 //! they are a structure, of which interpreters with a GIL of their own have one each, outside the program's data. So what
-//! points to a list that knows a pool is looked for, and its length and number by what they must be.
+//! points to a list that knows a pool is searched for, and its length and number by what they must be.
 
 use std::collections::BTreeSet;
 
-use super::{FEWEST, in_use, pools::Pool};
+use super::pools::{MIN_POOLS, Pool, in_use};
 use crate::{
     found::{Taken, pieces_at},
+    region::Region,
     space::{PAGE, Range, RangeKind, Space, word_of},
 };
 
@@ -19,20 +20,20 @@ const ENTRY: u64 = 48;
 /// Pools of an arena: 256 KiB or 1 MiB, or 2 MiB for huge pages (3.15).
 const POOLS: [u64; 2] = [64, 128];
 /// The shortest list, and how often that can double.
-const LEAST_LENGTH: u64 = 16;
-const MOST_DOUBLED: u32 = 18;
+const MIN_LENGTH: u64 = 16;
+const MAX_DOUBLINGS: u32 = 18;
 /// Where the length is, at most so far from the list's address; and the number.
 const LENGTH_WITHIN: u64 = 32;
 const NUMBER_WITHIN: u64 = 1120;
-/// Pools by which a list is looked for, and lists and places that are tried for one.
+/// Pools by which a list is searched for, and lists and places that are tried for one.
 const SEEDS: usize = 16;
-const MOST_LISTS: usize = 16;
+const MAX_LISTS: usize = 16;
 /// How often a list is read: the process runs.
-const TRIES: u32 = 3;
+const LIST_ATTEMPTS: u32 = 3;
 /// Bytes of a pointer with what is read behind it.
 const POINTER: usize = 32;
 /// Bytes that are searched, at most.
-const MOST_SEARCHED: u64 = 256 << 20;
+const MAX_SEARCHED_BYTES: u64 = 256 << 20;
 
 /// An arena as the list has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,16 +93,12 @@ fn entry(space: &Space<'_>, bytes: &[u8], index: u64, pool_bytes: u64) -> Entry 
 fn is_heap(space: &Space<'_>, start: u64, end: u64) -> bool {
     let mut at = start;
     while at < end {
-        let Some(range) = space.range_at(at).filter(|range| is_writable(range)) else {
+        let Some(range) = space.range_at(at).filter(|range| range.is_heap()) else {
             return false;
         };
         at = range.end;
     }
     true
-}
-
-fn is_writable(range: &Range) -> bool {
-    range.writable && matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous)
 }
 
 /// A list of arenas.
@@ -141,15 +138,14 @@ pub(super) fn lists(
 ) -> Vec<List> {
     let (mut lists, mut left) = (Vec::new(), pools.to_vec());
     let pointers = pointers(space, of_programs(space), |_| true);
-    while lists.len() < MOST_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists) {}
+    while lists.len() < MAX_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists) {}
     // Interpreters beyond the first have theirs in a heap.
-    if !lists.is_empty() && in_use(&left) >= FEWEST {
-        let heaps = space.ranges.iter().filter(|range| is_writable(range));
+    if !lists.is_empty() && in_use(&left) >= MIN_POOLS {
+        let heaps = space.heaps();
         let is_open = |range: &&Range| !taken.meets(range.start, range.end);
         let heaps = heaps.filter(is_open).map(|range| (range.start, range.end)).collect();
         let pointers = self::pointers(space, heaps, is_structure);
-        while lists.len() < MOST_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists) {
-        }
+        while lists.len() < MAX_LISTS && add(space, &pointers, pool_bytes, &mut left, &mut lists) {}
     }
     lists
 }
@@ -182,7 +178,7 @@ fn of_programs(space: &Space<'_>) -> Vec<(u64, u64)> {
     let mut file_end = 0;
     for range in &space.ranges {
         let is_data = range.kind == RangeKind::File && range.writable;
-        let follows = range.start == file_end && is_writable(range);
+        let follows = range.start == file_end && range.is_heap();
         if range.kind == RangeKind::File {
             file_end = range.end;
         }
@@ -200,8 +196,8 @@ fn pointers(
     wanted: fn([u64; 4]) -> bool,
 ) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
-    let mut left = MOST_SEARCHED;
-    let heaps = || space.ranges.iter().filter(|range| is_writable(range));
+    let mut left = MAX_SEARCHED_BYTES;
+    let heaps = || space.heaps();
     let all = heaps().map(|range| range.start).min()..heaps().map(|range| range.end).max();
     let mut heap = (0, 0);
     for bounds in stretches {
@@ -212,7 +208,7 @@ fn pointers(
                     continue;
                 }
                 if !(heap.0..heap.1).contains(&word) {
-                    let range = space.range_at(word).filter(|range| is_writable(range));
+                    let range = space.range_at(word).filter(|range| range.is_heap());
                     let Some(range) = range else { continue };
                     heap = (range.start, range.end);
                 }
@@ -240,7 +236,7 @@ fn is_structure([list, length, unused, usable]: [u64; 4]) -> bool {
 }
 
 fn is_length(length: u64) -> bool {
-    (0..MOST_DOUBLED).any(|by| LEAST_LENGTH << by == length)
+    (0..MAX_DOUBLINGS).any(|by| MIN_LENGTH << by == length)
 }
 
 /// The one list that these words point to and that knows the pool.
@@ -257,8 +253,9 @@ fn list(space: &Space<'_>, pointers: &[(u64, u64)], seed: &Pool, pool_bytes: u64
     let known = pointers.iter().zip(&entries);
     let known = known.filter(|(_, bytes)| bytes.as_ref().is_some_and(|bytes| has_seed(bytes)));
     let mut found: Vec<List> = Vec::new();
-    for ((variable, address), _) in known.take(MOST_LISTS) {
-        let tried = (0..TRIES).find_map(|_| read(space, *variable, *address, seed, pool_bytes));
+    for ((variable, address), _) in known.take(MAX_LISTS) {
+        let tried =
+            (0..LIST_ATTEMPTS).find_map(|_| read(space, *variable, *address, seed, pool_bytes));
         if let Some(list) = tried {
             found.push(list);
         }
@@ -283,7 +280,7 @@ fn read(
     pool_bytes: u64,
 ) -> Option<List> {
     let start = variable.saturating_sub(NUMBER_WITHIN);
-    let mut region = space.region(start, variable.checked_add(NUMBER_WITHIN + 8)?);
+    let mut region = Region::new(space, start, variable.checked_add(NUMBER_WITHIN + 8)?);
     let near: Vec<(u64, u64)> = (start..variable + NUMBER_WITHIN + 8)
         .step_by(8)
         .filter_map(|at| Some((at, region.word(at)?)))

@@ -6,17 +6,20 @@
 
 use crate::{
     found::Taken,
-    space::{PAGE, Region, Space, word_of},
+    region::Region,
+    space::{PAGE, Space, half_of, word_of},
 };
 
+/// Fewer pools than this may be chance.
+pub(super) const MIN_POOLS: usize = 8;
 /// Bytes of a pool's header.
 pub(super) const HEADER: u64 = 48;
 /// Size classes: 16, 32, … 512 bytes.
 const CLASSES: u64 = 32;
 /// Headers that are asked for at once.
-const AT_ONCE: usize = 4096;
+const HEADERS_AT_ONCE: usize = 4096;
 /// How often a pool is read whose list of free blocks does not fit its header.
-const TRIES: u32 = 3;
+const POOL_ATTEMPTS: u32 = 3;
 
 /// A pool with a header that validates, in as few bytes as it takes: there may be millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +61,7 @@ impl Pool {
 
     /// The pool with this header; `None` where it is none that has, or had, blocks.
     pub(super) fn of(header: &[u8], address: u64, bytes: u64) -> Option<Self> {
-        let half = |at: usize| {
-            Some(u64::from(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?)))
-        };
+        let half = |at| half_of(header, at);
         let (used, arena, index) = (half(0)?, half(32)?, half(36)?);
         let (unused, last) = (half(40)?, half(44)?);
         let size = 16 * (index + 1);
@@ -144,7 +145,7 @@ pub(super) fn content(
     let mut bytes = std::mem::take(buffer);
     bytes.resize(end as usize, 0);
     let mut absent = Vec::new();
-    for _ in 0..TRIES {
+    for _ in 0..POOL_ATTEMPTS {
         absent.clear();
         if !space.read(pool.address, &mut bytes) {
             bytes.fill(0);
@@ -175,7 +176,7 @@ pub(super) fn scan<const N: usize>(
     let mut pools = sizes.map(|_| Vec::new());
     let (mut places, step) = (Vec::new(), sizes.last().copied().unwrap_or(PAGE));
     for range in space.anonymous() {
-        let region = space.region(range.start, range.end);
+        let region = Region::new(space, range.start, range.end);
         let mut at = range.start.next_multiple_of(step);
         while at + step <= range.end {
             if !region.is_present(at) {
@@ -186,7 +187,7 @@ pub(super) fn scan<const N: usize>(
                 places.push(at);
             }
             at += step;
-            if places.len() >= AT_ONCE {
+            if places.len() >= HEADERS_AT_ONCE {
                 add(space, &mut pools, &mut places, (sizes, range.end));
             }
         }
@@ -216,4 +217,9 @@ fn add<const N: usize>(
 /// Resident bytes between two addresses of a region, whole pages.
 pub(super) fn resident(region: &Region<'_>, start: u64, end: u64) -> u64 {
     region.present_bytes(start / PAGE * PAGE, end.next_multiple_of(PAGE))
+}
+
+/// How many of these are in use.
+pub(super) fn in_use(pools: &[Pool]) -> usize {
+    pools.iter().filter(|pool| pool.used() > 0).count()
 }

@@ -14,7 +14,7 @@ pub(super) const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 /// Words that are read of it.
 const WORDS: usize = 144;
 /// Bytes of programs' data that are searched for it, at most.
-const MOST_SEARCHED: u64 = 64 << 20;
+const MAX_SEARCHED_BYTES: u64 = 64 << 20;
 /// What it is aligned to.
 const ALIGNMENT: usize = 16;
 /// The first minor version that has it, and one that will not come soon.
@@ -73,7 +73,7 @@ impl Runtime {
     pub(super) fn find(space: &Space<'_>) -> Option<Self> {
         let of_files =
             space.ranges.iter().filter(|range| range.writable && range.kind == RangeKind::File);
-        let (mut left, mut found) = (MOST_SEARCHED, None);
+        let (mut left, mut found) = (MAX_SEARCHED_BYTES, None);
         for range in of_files {
             left -= data_pieces(space, (range.start, range.end), left, |at, piece| {
                 let mut places = (0..piece.len()).step_by(ALIGNMENT);

@@ -12,11 +12,12 @@ use crate::{
     found::Found,
     granules::{BySize, HeldBySum},
     model::{self, Granules, Heap},
-    space::{Region, Space},
+    region::Region,
+    space::{Space, half_of},
 };
 
 /// How often an arena is read whose pools do not add up: the process runs.
-const TRIES: u32 = 3;
+const ARENA_ATTEMPTS: u32 = 3;
 /// Pools of an arena whose list was not found.
 const POOLS: u64 = 64;
 
@@ -100,7 +101,7 @@ impl<'a> Sum<'a> {
     fn arena(&mut self, list: &List, arena: &Arena) {
         let mut arena = *arena;
         let mut pools = self.headers(&arena);
-        for _ in 1..TRIES {
+        for _ in 1..ARENA_ATTEMPTS {
             if pools.unknown(&arena, self.pool_bytes) == 0 {
                 break;
             }
@@ -112,7 +113,7 @@ impl<'a> Sum<'a> {
             }
             pools = self.headers(&arena);
         }
-        let region = self.space.region(arena.address, arena.address + arena.bytes);
+        let region = Region::new(self.space, arena.address, arena.address + arena.bytes);
         self.arena_bytes = arena.bytes;
         self.heap.mapped_bytes += arena.bytes;
         self.heap.resident_bytes += resident(&region, arena.address, arena.address + arena.bytes);
@@ -143,10 +144,8 @@ impl<'a> Sum<'a> {
                 pools.absent += 1;
                 continue;
             };
-            let number =
-                u64::from(u32::from_le_bytes([header[32], header[33], header[34], header[35]]));
             match Pool::of(&header, at, self.pool_bytes) {
-                _ if number != arena.index => pools.nonsense += 1,
+                _ if half_of(&header, 32) != Some(arena.index) => pools.nonsense += 1,
                 _ if header[..4] == [0; 4] => pools.free.push(at),
                 Some(pool) => pools.used.push(pool),
                 None => pools.nonsense += 1,
@@ -216,7 +215,7 @@ impl<'a> Sum<'a> {
         let mut first = (0, 0);
         for pool in pools {
             let end = pool.address + self.pool_bytes;
-            let region = self.space.region(pool.address, end);
+            let region = Region::new(self.space, pool.address, end);
             self.heap.resident_bytes += resident(&region, pool.address, end);
             self.taken.push((pool.address, end));
             if pool.arena() != first.0 || pool.address.abs_diff(first.1) >= self.arena_bytes {
@@ -248,7 +247,7 @@ impl<'a> Sum<'a> {
     pub(super) fn unknown(&mut self, pools: &[Pool], pool_bytes: u64, why: &str) {
         for pool in pools {
             let end = pool.address + pool_bytes;
-            let region = self.space.region(pool.address, end);
+            let region = Region::new(self.space, pool.address, end);
             self.heap.resident_bytes += resident(&region, pool.address, end);
             self.taken.push((pool.address, end));
         }

@@ -3,15 +3,12 @@
 use std::collections::HashSet;
 
 use super::{
-    PAGE, Space,
     layout::{HEAP_ALIGN, HEAP_INFOS},
-    main_arena::Main,
+    segment::{Main, Segment},
     state::State,
 };
-use crate::space::RangeKind;
+use crate::space::{PAGE, RangeKind, Space};
 
-/// Reads of an arena that makes no sense: a busy process changes it while it is read.
-pub(super) const STATE_ATTEMPTS: u32 = 16;
 /// Reads of all arenas where one makes no sense.
 const RING_ATTEMPTS: u32 = 3;
 /// Further reads of single arenas, in all.
@@ -19,23 +16,6 @@ const MAX_ATTEMPTS: u32 = 4096;
 /// Arenas, and heaps of one arena, that are followed.
 const MAX_ARENAS: usize = 65_536;
 const MAX_HEAPS: usize = 4096;
-
-/// A stretch of memory that is full of chunks.
-#[derive(Clone)]
-pub(super) struct Segment {
-    /// The address of the arena's structure.
-    pub(super) state: u64,
-    /// The arena's number.
-    pub(super) arena: usize,
-    /// Whether `malloc_trim` gives its end back.
-    pub(super) shrinks: bool,
-    /// Where the memory begins, and where its first chunk does.
-    pub(super) mapped_start: u64,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    /// The chunk that must be its last one; `None` where the arena has gone on to another heap.
-    pub(super) top: Option<u64>,
-}
 
 /// All arenas.
 pub(super) struct Arenas {

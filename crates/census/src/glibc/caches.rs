@@ -3,11 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    HEADER, OVERHEAD, SMALLEST, Space,
     fast::{Inside, LIST_ATTEMPTS, target},
-    layout::{CACHES, CacheLayout, cache_of},
+    layout::{CACHES, CacheLayout, HEADER, OVERHEAD, SMALLEST, cache_of},
 };
-use crate::space::{Region, word_of};
+use crate::{
+    region::Region,
+    space::{Space, word_of},
+};
 
 /// Most chunks in one list of a thread's cache: a tunable that no program sets higher.
 const MAX_CACHED: u64 = 65_535;

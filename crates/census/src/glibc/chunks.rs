@@ -2,11 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::{ATTEMPTS, PAGE, PROOF, SMALLEST, Space, arena::Segment};
-use crate::{pages::Pages, space::Region};
+use super::{
+    layout::{ATTEMPTS, PROOF, SMALLEST},
+    segment::Segment,
+};
+use crate::{
+    pages::Pages,
+    region::Region,
+    space::{PAGE, Space},
+};
 
 /// Bytes of the marks at the end of a heap, at most.
-pub(super) const MOST_MARKS: u64 = 48;
+pub(super) const MAX_MARK_BYTES: u64 = 48;
 
 /// Chunks in use that are larger are confirmed, and no chain begins with one.
 pub(super) const LARGE: u64 = 16 << 10;
@@ -72,7 +79,7 @@ pub(super) fn chunk(region: &mut impl Words, at: u64, segment: &Segment) -> Opti
     let word = region.word(at + 8)?;
     let bytes = word & !7;
     let room = segment.end - at;
-    let is_mark = bytes == 16 && room <= MOST_MARKS;
+    let is_mark = bytes == 16 && room <= MAX_MARK_BYTES;
     // `top` may have grown since the mappings were read.
     if segment.top == Some(at) && word & 3 == 1 && bytes > room {
         return Some(Chunk { word, bytes: room, in_use: false, is_top: true });
@@ -99,7 +106,7 @@ pub(super) fn chunk(region: &mut impl Words, at: u64, segment: &Segment) -> Opti
 }
 
 /// What may be read to find where chains go on, for each byte of a segment, and in all at least.
-pub(super) const SEARCH: u64 = 4;
+pub(super) const SEARCHES_PER_BYTE: u64 = 4;
 const LEAST_SEARCH: u64 = 4 << 20;
 
 /// Finds where chains go on, within what may be read for that, of a segment and of all: where each place seems to lead
@@ -286,8 +293,8 @@ mod tests {
                 memory.put(BASE + at + 8, &[size | 1]);
             }
             let space = Space::new(vec![anonymous(BASE, BYTES)], &memory);
-            let mut region = space.region(BASE, BASE + BYTES);
-            let mut search = Search::new(&space, BYTES, SEARCH);
+            let mut region = Region::new(&space, BASE, BASE + BYTES);
+            let mut search = Search::new(&space, BYTES, SEARCHES_PER_BYTE);
             assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + BYTES, "{strips}");
             assert!(space.read_bytes() <= 3 * BYTES, "{strips}: {}", space.read_bytes());
         }
@@ -312,8 +319,8 @@ mod tests {
         let space = Space::within(vec![range], &memory, budget);
         let whole = Segment { end: BASE + ARENA, ..SEGMENT };
         for _ in 0..ARENAS {
-            let mut region = space.region(BASE, BASE + ARENA);
-            let mut search = Search::new(&space, ARENA, SEARCH);
+            let mut region = Region::new(&space, BASE, BASE + ARENA);
+            let mut search = Search::new(&space, ARENA, SEARCHES_PER_BYTE);
             let mut at = BASE;
             while at < BASE + ARENA / 2 && !search.is_over() {
                 search.resume(&mut region, at, &whole);
@@ -334,8 +341,8 @@ mod tests {
             memory.put(at + 8, &[64 | 1]);
         }
         let space = Space::new(vec![anonymous(BASE, BYTES)], &memory);
-        let mut region = space.region(BASE, BASE + BYTES);
-        let mut search = Search::new(&space, BYTES, SEARCH);
+        let mut region = Region::new(&space, BASE, BASE + BYTES);
+        let mut search = Search::new(&space, BYTES, SEARCHES_PER_BYTE);
         assert_eq!(search.resume(&mut region, BASE, &SEGMENT), BASE + 64);
         search.left = 0;
         assert!(search.is_over());

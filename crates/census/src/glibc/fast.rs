@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use super::{
-    HEADER, SMALLEST, Space,
-    arena::Segment,
-    layout::{FASTBINS, Layout},
+    layout::{FASTBINS, HEADER, Layout, SMALLEST},
+    segment::Segment,
 };
+use crate::space::Space;
 
 /// Reads of a list that makes no sense: it changes while it is read.
 pub(super) const LIST_ATTEMPTS: u32 = 6;

@@ -1,7 +1,19 @@
 //! What differs between versions of glibc: data only. Sources: `struct malloc_state`, `malloc_par` and
 //! `tcache_perthread_struct` in `malloc/malloc.c`, `heap_info` in `malloc/arena.c`, 2.27 to 2.43.
 
-use crate::space::PAGE;
+use crate::present::PAGE;
+
+/// Bytes of a chunk that are the allocator's.
+pub(super) const OVERHEAD: u64 = 8;
+/// Bytes before an object.
+pub(super) const HEADER: u64 = 16;
+/// The smallest chunk.
+pub(super) const SMALLEST: u64 = 32;
+
+/// Chunks that must follow each other before a chain that broke is believed again.
+pub(super) const PROOF: u32 = 8;
+/// Reads of a piece that makes no sense, before it is passed over.
+pub(super) const ATTEMPTS: u32 = 3;
 
 /// Where `struct malloc_state` has what, bytes.
 pub(super) struct Layout {

@@ -1,32 +1,21 @@
 //! The main arena: where its structure is, and its memory, which is what `brk` moves.
 
 use super::{
-    PAGE, Space,
-    arena::{Segment, arenas, way},
+    arena::{arenas, way},
     layout::{LAYOUTS, Layout},
-    params::Params,
+    segment::{Main, Segment},
     state::State,
 };
-use crate::space::RangeKind;
+use crate::{
+    region::Region,
+    space::{PAGE, RangeKind, Space},
+};
 
 /// Most bytes of one mapping that are searched for the main arena, and of all.
 const MAX_DATA: u64 = 64 << 20;
 const MAX_ALL_DATA: u64 = 4 << 30;
 /// Structures that may be `malloc_par`, at most.
 const MAX_PARAMS: usize = 1024;
-
-/// The main arena, and what leads to the others.
-pub(super) struct Main {
-    pub(super) layout: &'static Layout,
-    /// Its structure.
-    pub(super) state: u64,
-    pub(super) segments: Vec<Segment>,
-    pub(super) params: Option<Params>,
-    /// Bytes that it has of the system, and that were not found.
-    pub(super) missing: u64,
-    pub(super) next: u64,
-    pub(super) attached_threads: u64,
-}
 
 /// Where a structure can be, in a layout.
 type Place = (u64, &'static Layout);
@@ -75,7 +64,7 @@ pub(super) fn candidates(
     can_be_heap: impl Fn(u64) -> bool,
 ) -> (Vec<Place>, Vec<(u64, u64)>) {
     let (mut states, mut bases) = (Vec::new(), Vec::new());
-    let mut region = space.region(start, end);
+    let mut region = Region::new(space, start, end);
     let mut next = start;
     while next < end {
         let at = next;
@@ -99,20 +88,6 @@ pub(super) fn candidates(
         }
     }
     (states, bases)
-}
-
-impl Main {
-    /// Looks for what `mp_` says, by words that can be where the memory begins.
-    pub(super) fn find_params(&mut self, space: &Space<'_>, bases: &[(u64, u64)]) {
-        // The first chunk is aligned, the first address need not be.
-        let is_first = |word: u64| {
-            self.segments
-                .iter()
-                .any(|one| (one.start.saturating_sub(15)..=one.start).contains(&word))
-        };
-        let mut params = bases.iter().filter(|(word, _)| is_first(*word));
-        self.params = params.find_map(|(_, at)| Params::read(space, *at));
-    }
 }
 
 /// The one main arena whose layout is proven: by a ring that leads back, else by other arenas that make sense in it.

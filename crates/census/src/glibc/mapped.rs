@@ -1,8 +1,12 @@
 //! Chunks with a mapping of their own: they begin at a page, and what they say of their size fills pages. How many there
 //! are, and their bytes, stand in `mp_`.
 
-use super::{PAGE, Space, Taken, layout::Layout, params::Params};
-use crate::space::RangeKind;
+use super::{layout::Layout, params::Params};
+use crate::{
+    found::Taken,
+    region::Region,
+    space::{PAGE, RangeKind, Space},
+};
 
 /// A chunk with a mapping of its own.
 #[derive(Clone, Copy)]
@@ -75,7 +79,7 @@ fn candidates(space: &Space<'_>, taken: &Taken, layout: &Layout) -> Vec<MappedCh
     let may_be = |kind| matches!(kind, RangeKind::Anonymous | RangeKind::Stack);
     let ranges = space.ranges.iter().filter(|range| range.writable && may_be(range.kind));
     for (start, end) in ranges.map(|range| (range.start, range.end)) {
-        let region = space.region(start, end);
+        let region = Region::new(space, start, end);
         let (mut at, mut adjacent) = (start, start);
         while at < end && !space.budget.is_over() {
             if let Some(to) = taken.end_of(at) {

@@ -1,14 +1,12 @@
 //! `mp_`: what glibc says of the mappings of single chunks, and of its settings. It is found by the address at which the
 //! main heap begins.
 
-use super::{
-    ATTEMPTS, SMALLEST,
-    layout::{
-        HEAP_ALIGN, HUGE_PAGES_OF_HEAP, MAX_MMAPPED_MEM, MMAPPED_MEM, PARAMS, PARAMS_BEFORE,
-        PARAMS_BYTES, ParamsLayout, TCACHE_BINS, TCACHE_COUNT, TCACHE_MAX_BYTES, is_huge_page,
-    },
+use super::layout::{
+    ATTEMPTS, HEAP_ALIGN, HUGE_PAGES_OF_HEAP, MAX_MMAPPED_MEM, MMAPPED_MEM, PARAMS, PARAMS_BEFORE,
+    PARAMS_BYTES, ParamsLayout, SMALLEST, TCACHE_BINS, TCACHE_COUNT, TCACHE_MAX_BYTES,
+    is_huge_page,
 };
-use crate::space::{PAGE, Space, word_of};
+use crate::space::{PAGE, Space, half_of, word_of};
 
 /// Lists of a cache, and chunks in one of them, at most.
 const MAX_LISTS: u64 = 1024;
@@ -57,10 +55,8 @@ impl Params {
     fn of(bytes: &[u8], at: u64, layout: &ParamsLayout) -> Option<Self> {
         let before = |back: u64| word_of(bytes, (PARAMS_BEFORE - back) as usize);
         let behind = |offset: u64| word_of(bytes, (PARAMS_BEFORE + offset) as usize);
-        let number = |index: u64| {
-            let at = (PARAMS_BEFORE - layout.n_mmaps + index * 4) as usize;
-            Some(u64::from(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)))
-        };
+        let number =
+            |index: u64| half_of(bytes, (PARAMS_BEFORE - layout.n_mmaps + index * 4) as usize);
         let (count, most, flag) = (number(0)?, number(2)?, number(3)?);
         let (mapped, most_mapped) = (before(MMAPPED_MEM)?, before(MAX_MMAPPED_MEM)?);
         let (thp, huge_page) = match layout.huge_pages {

@@ -3,13 +3,17 @@
 //! the arena has of the system.
 
 use super::{
-    PAGE, PROOF, Space, Taken,
-    arena::Segment,
-    chunks::{MOST_MARKS, Search, chunk},
-    main_arena::{Main, candidates, only},
+    chunks::{MAX_MARK_BYTES, Search, chunk},
+    layout::PROOF,
+    main_arena::{candidates, only},
+    segment::{Main, Segment},
     state::State,
 };
-use crate::space::{Range, RangeKind, Region};
+use crate::{
+    found::Taken,
+    region::Region,
+    space::{PAGE, Range, Space},
+};
 
 /// Most bytes of one mapping that are searched for the arena, and of all.
 const MAX_DATA: u64 = 4 << 20;
@@ -23,7 +27,7 @@ const MARK: u64 = 16;
 /// The main arena, by a structure in writable data.
 pub(super) fn find_main(space: &Space<'_>, taken: &Taken) -> Option<Main> {
     let mut left = MAX_ALL_DATA;
-    let memory = space.ranges.iter().filter(|range| is_writable(range));
+    let memory = space.heaps();
     let resident = memory.fold(0u64, |sum, range| sum.saturating_add(range.rss));
     let mut search = Search::new(space, resident, READINGS);
     for (start, end) in space.data() {
@@ -43,12 +47,8 @@ pub(super) fn find_main(space: &Space<'_>, taken: &Taken) -> Option<Main> {
     None
 }
 
-fn is_writable(range: &Range) -> bool {
-    range.writable && matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous)
-}
-
 fn is_heap(space: &Space<'_>, taken: &Taken, address: u64) -> bool {
-    space.range_at(address).is_some_and(is_writable) && taken.end_of(address).is_none()
+    space.range_at(address).is_some_and(Range::is_heap) && taken.end_of(address).is_none()
 }
 
 fn main(space: &Space<'_>, taken: &Taken, state: &State, search: &mut Search<'_>) -> Option<Main> {
@@ -59,7 +59,7 @@ fn main(space: &Space<'_>, taken: &Taken, state: &State, search: &mut Search<'_>
     }
     let mut segments = Vec::new();
     let before = space.read_bytes();
-    for range in space.ranges.iter().filter(|range| is_writable(range)) {
+    for range in space.heaps() {
         let bounds = (range.start, range.end);
         segments.append(&mut regions(space, taken, bounds, (top, end), (search, before)));
     }
@@ -99,7 +99,7 @@ fn regions(
     top: (u64, u64),
     (search, before): (&mut Search<'_>, u64),
 ) -> Vec<(u64, u64)> {
-    let mut region = space.region(start, end);
+    let mut region = Region::new(space, start, end);
     let (mut at, mut found) = (start, Vec::new());
     // Chains that break at the end are followed from each page on: that is a search, too.
     while at < end && !search.is_over_since(before) {
@@ -146,7 +146,7 @@ fn region_end(
             // Two, and one more where `top` had too few bytes for a chunk.
             let end = at.next_multiple_of(PAGE);
             let mut marks = (at..end).step_by(MARK as usize);
-            let are_marks = (MARKS..=MOST_MARKS).contains(&(end - at))
+            let are_marks = (MARKS..=MAX_MARK_BYTES).contains(&(end - at))
                 && marks.all(|mark| region.word(mark + 8).is_some_and(|word| word & !7 == MARK));
             return are_marks.then_some(end);
         }

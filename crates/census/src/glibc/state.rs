@@ -1,12 +1,13 @@
 //! `struct malloc_state`: what an arena says of itself, and whether that makes sense.
 
-use super::{
-    SMALLEST,
-    arena::STATE_ATTEMPTS,
-    layout::{BIN_HEADER, BINS, FASTBINS, Layout},
+use super::layout::{BIN_HEADER, BINS, FASTBINS, Layout, SMALLEST};
+use crate::{
+    region::Region,
+    space::{PAGE, Space, word_of},
 };
-use crate::space::{PAGE, Region, Space, word_of};
 
+/// Reads of an arena that makes no sense: a busy process changes it while it is read.
+const STATE_ATTEMPTS: u32 = 16;
 /// Values of a lock, bits of the flags, and threads, at most.
 const MAX_LOCK: u64 = 2;
 const MAX_FLAGS: u64 = 7;
@@ -108,7 +109,7 @@ impl State {
     pub(super) fn absent_top(&self, space: &Space<'_>, heap: (u64, u64)) -> Option<(u64, u64)> {
         let (top, end) = (self.word(self.layout.top), heap.0.checked_add(self.system_mem())?);
         let is_top = top.is_multiple_of(16) && (heap.0..end).contains(&top) && end <= heap.1;
-        (is_top && !space.region(top, top + 1).is_present(top)).then_some((top, end))
+        (is_top && !Region::new(space, top, top + 1).is_present(top)).then_some((top, end))
     }
 
     /// What it has of the system now.

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
-use super::{layout::HEAP_ALIGN, *};
+use super::{
+    layout::{HEAP_ALIGN, PROOF, SMALLEST},
+    *,
+};
 use crate::{
     space::{Range, RangeKind},
     testing::anonymous,

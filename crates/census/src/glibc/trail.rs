@@ -6,11 +6,11 @@
 //! of all: a chunk that is freed changes its size, or a bit of the one behind it.
 
 use super::{
-    ATTEMPTS, Space,
-    arena::Segment,
     chunks::{Chunk, LARGE, chunk},
+    layout::ATTEMPTS,
+    segment::Segment,
 };
-use crate::space::Region;
+use crate::{region::Region, space::Space};
 
 /// Chunks that are remembered.
 const REMEMBERED: usize = 8;

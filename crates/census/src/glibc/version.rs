@@ -10,7 +10,7 @@ const MAX_BANNER: usize = 200;
 const MAX_VERSION: usize = 12;
 /// Constants that are searched, at most, and at once.
 const MAX_SEARCHED: u64 = 64 << 20;
-const PIECE: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// The version that the library names, such as `2.36`.
 pub(super) fn version(space: &Space<'_>) -> Option<String> {
@@ -18,15 +18,15 @@ pub(super) fn version(space: &Space<'_>) -> Option<String> {
     let constants = space.ranges.iter().filter(|one| one.kind == RangeKind::File && !one.writable);
     for range in constants {
         let mut at = range.start;
-        let mut piece = vec![0; (PIECE + PAGE) as usize];
+        let mut piece = vec![0; (PIECE_BYTES + PAGE) as usize];
         while at < range.end && left > 0 {
             let wanted = piece.len().min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
             let read = space.read_constant(at, &mut piece[..wanted]);
             if let Some(version) = in_bytes(&piece[..read]) {
                 return Some(version);
             }
-            at = at.saturating_add(PIECE);
-            left = left.saturating_sub(PIECE);
+            at = at.saturating_add(PIECE_BYTES);
+            left = left.saturating_sub(PIECE_BYTES);
         }
     }
     None

@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 
 use super::{
-    SMALLEST,
-    arena::Segment,
     caches,
-    chunks::{Chunk, LARGE, SEARCH, Search, read_chunk, top_would_go, would_go},
+    chunks::{Chunk, LARGE, SEARCHES_PER_BYTE, Search, read_chunk, top_would_go, would_go},
     fast::Inside,
-    layout::Layout,
-    main_arena::Main,
+    layout::{Layout, SMALLEST},
     mapped::Mapped,
     params::Params,
+    segment::{Main, Segment},
     trail::{Place, Trail},
 };
 use crate::{
@@ -19,7 +17,8 @@ use crate::{
     cxx::Classes,
     granules::{Label, PageSums, Pages},
     model::{Arena, Heap},
-    space::{PAGE, Region, Space},
+    region::Region,
+    space::{PAGE, Space},
 };
 
 /// What is read of all arenas.
@@ -65,7 +64,7 @@ impl<'a> Walk<'a> {
     ) -> Region<'a> {
         let (mut run, mut trail) = (None, Trail::default());
         let present = region.present_bytes(segment.start / PAGE * PAGE, segment.end);
-        let mut search = Search::new(self.space, present, SEARCH);
+        let mut search = Search::new(self.space, present, SEARCHES_PER_BYTE);
         let mut at = segment.start;
         while at + SMALLEST <= segment.end {
             // Before what follows is read, which may need the next window.

@@ -19,24 +19,24 @@ use crate::{
 const MAX_SEARCHED: u64 = 512 << 20;
 /// Most data of one mapping where nothing says that Go has made the program.
 const MAX_UNSIGNED: u64 = 64 << 20;
-/// Heaps of one process (each of its libraries can have one), and slices that are looked at.
+/// Heaps of one process (each of its libraries can have one), and slices that are tried.
 const MAX_HEAPS: usize = 8;
 const MAX_TRIED: usize = 64;
 /// Room in the slice of spans when it is made; it grows by half. Most spans that are read.
 const FIRST_ROOM: u64 = 8192;
 const MAX_SPANS: u64 = 1 << 25;
-const MOST_ROOM: u64 = MAX_SPANS * 3 / 2;
+const MAX_ROOM: u64 = MAX_SPANS * 3 / 2;
 /// Words from the slice of spans, where it begins, to the end of the number of pages in use.
 const WORDS: usize = 4;
 /// Bytes before the slice of spans in which the slice of address ranges begins.
-const BEFORE: u64 = 1 << 10;
+const BYTES_BEFORE: u64 = 1 << 10;
 /// Most address ranges, and the multiple that they are.
 const MAX_RANGES: u64 = 1 << 12;
 const RANGE_UNIT: u64 = 4 << 20;
 /// How many of so many spans may be invalid in a layout that is the right one: they change while they are read.
 const ONE_INVALID_IN: usize = 8;
 /// How often a heap is read whose spans do not add up.
-const TRIES: usize = 3;
+const LIST_ATTEMPTS: usize = 3;
 /// Where Go's build information begins, and where it has the version, as a string behind its length.
 const BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 const VERSION: usize = 32;
@@ -77,7 +77,7 @@ pub(super) fn data(space: &Space<'_>, has_base: bool) -> Data {
             for (offset, at) in (0..piece.len()).step_by(8).zip((at..).step_by(8)) {
                 let rest = &piece[offset..];
                 let Some(room) = word_of(rest, 16) else { break };
-                let is_room = (FIRST_ROOM..=MOST_ROOM).contains(&room) && rooms.contains(&room);
+                let is_room = (FIRST_ROOM..=MAX_ROOM).contains(&room) && rooms.contains(&room);
                 if is_room && is_slice(rest, room) && data.is_new(at) {
                     data.slices.push(at);
                 }
@@ -125,7 +125,7 @@ pub(super) fn heaps(space: &Space<'_>, taken: &Taken, data: &Data) -> Vec<Spans>
 /// The address ranges that stand before a slice of spans.
 fn ranges(space: &Space<'_>, slice: u64) -> Option<Vec<(u64, u64)>> {
     // The page before may be one that was never touched.
-    let begins = [slice.checked_sub(BEFORE)?, slice / PAGE * PAGE];
+    let begins = [slice.checked_sub(BYTES_BEFORE)?, slice / PAGE * PAGE];
     let words = begins.into_iter().filter(|first| *first < slice).find_map(|first| {
         let mut words = vec![0; usize::try_from(slice - first).ok()?];
         space.read(first, &mut words).then_some(words)
@@ -170,7 +170,7 @@ struct Reading {
 /// Reads all spans; `None` where the slice is none of spans.
 fn heap(space: &Space<'_>, taken: &Taken, slice: u64, ranges: &[(u64, u64)]) -> Option<Spans> {
     let mut best: Option<Spans> = None;
-    for _ in 0..TRIES {
+    for _ in 0..LIST_ATTEMPTS {
         let Some(spans) = attempt(space, taken, slice, ranges) else { break };
         let is_better = best.as_ref().is_none_or(|best| spans.unknown_bytes < best.unknown_bytes);
         if is_better {

@@ -15,7 +15,7 @@ use crate::space::Space;
 /// Bytes of the largest bitmap, which is that of objects of 8 bytes.
 const BITMAP: usize = 128;
 /// Spans whose marks are read at once.
-const AT_ONCE: usize = 4096;
+const SPANS_AT_ONCE: usize = 4096;
 /// Where in the mark bits of a span the marks begin, and where its class stands.
 const INLINE: usize = 64;
 const CLASS: usize = 127;
@@ -33,7 +33,7 @@ pub(super) fn sweep(
     let is_green = is_green(layout, spans);
     let mut unswept: Vec<&mut Span> =
         spans.iter_mut().filter(|span| is_unswept(span, generation)).collect();
-    let some = unswept.chunks_mut(AT_ONCE);
+    let some = unswept.chunks_mut(SPANS_AT_ONCE);
     some.map(|some| sweep_some(space, layout, (generation, is_green), some)).sum()
 }
 

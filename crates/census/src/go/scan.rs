@@ -13,7 +13,7 @@ use crate::{
 /// Most memory that is searched.
 const MAX_SEARCHED: u64 = 1 << 30;
 /// Fewer spans than this may be chance.
-const FEWEST: usize = 8;
+const MIN_SPANS: usize = 8;
 /// Addresses are the heap's in units of these.
 pub(super) const ARENA: u64 = 64 << 20;
 
@@ -36,7 +36,7 @@ pub(super) fn heap(space: &Space<'_>, taken: &Taken) -> Option<Spans> {
             space.budget.keeps::<Span>(count(&found) - before);
         });
     }
-    let mut valid = found.into_iter().filter(|spans| spans.len() >= FEWEST);
+    let mut valid = found.into_iter().filter(|spans| spans.len() >= MIN_SPANS);
     let (one, other) = (valid.next()?, valid.next());
     let mut spans = Spans { is_partial: true, ..Spans::default() };
     spans.take(one);

@@ -230,7 +230,7 @@ pub(super) fn extent(
     let (is_slab, state) = (layout.slab.of(bits) != 0, layout.state.of(bits));
     let (index, free) = (layout.index.of(bits), layout.free.of(bits));
     let (arena, size) = (layout.arena.of(bits), size_of(index));
-    // What costs most is asked last: nearly all that is looked at is no description.
+    // What costs most is asked last: nearly all that is checked is no description.
     let found = |state, live: u64| {
         is_heap()?;
         Some(Extent {

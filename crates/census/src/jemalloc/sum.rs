@@ -8,7 +8,8 @@ use crate::{
     found::{Found, joined, region_with},
     granules::{BySize, HeldBySum},
     model::{Arena, Granules, Heap},
-    space::{PAGE, Region, Space},
+    region::Region,
+    space::{PAGE, Space},
 };
 
 /// Adds extents up.
@@ -31,7 +32,7 @@ struct Sum<'a> {
 
 impl Sum<'_> {
     fn extent(&mut self, region: &mut Region<'_>, extent: &Extent) {
-        let (heap, granules) = (&mut self.heap, &mut self.granules);
+        let heap = &mut self.heap;
         let (address, bytes, objects) = (extent.address, extent.bytes(), extent.live());
         let size = extent.size(self.padding);
         let resident = region.present_bytes(address, address + bytes);
@@ -50,17 +51,8 @@ impl Sum<'_> {
         arena.live_bytes += live_bytes;
         self.classes.add(size, objects, bytes);
         self.space.note_granule(&mut heap.map, address, bytes, (objects, live_bytes));
-        match extent.state {
-            State::Large => {
-                granules.full += 1;
-                granules.full_bytes += bytes;
-            }
-            _ if objects == 0 => {
-                granules.empty += 1;
-                granules.empty_bytes += bytes;
-            }
-            _ => self.slabs.add(objects, bytes),
-        }
+        let fit = if extent.state == State::Large { 1 } else { MAX_REGIONS };
+        self.granules.add(&mut self.slabs, (objects, fit), bytes);
         if objects > 0 {
             self.held_bytes += resident;
             if let Some(class) = self.count_classes(region, extent, size) {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Descriptions that are read at once.
-const AT_ONCE: usize = 4096;
+const DESCRIPTIONS_AT_ONCE: usize = 4096;
 
 /// A tree's shape, and which layouts it goes with.
 struct Kind {
@@ -121,7 +121,7 @@ impl Reading {
         wants_wrong: bool,
     ) -> Vec<Description> {
         let mut wrong = Vec::new();
-        for some in described.chunks(AT_ONCE) {
+        for some in described.chunks(DESCRIPTIONS_AT_ONCE) {
             // There may be millions: no more is kept than there are.
             self.extents.all.reserve_exact(some.len());
             let places: Vec<u64> = some.iter().map(|one| one.at).collect();

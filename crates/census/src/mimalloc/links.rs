@@ -8,8 +8,8 @@ const MAX_KEPT: u64 = 4 << 20;
 /// Links of a larger page that are read.
 const MAX_ALONE: u32 = 64;
 /// Bytes that are read at once, where many links are wanted.
-const AT_ONCE: u64 = 64 << 10;
-const MANY: u64 = 8;
+const BYTES_AT_ONCE: u64 = 64 << 10;
+const MANY_LINKS: u64 = 8;
 
 /// What is known of a page of the processor in a page of the allocator.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl<'a> Links<'a> {
         self.parts.clear();
         let bytes = end.saturating_sub(self.start);
         if bytes <= MAX_KEPT {
-            let first = if wanted < MANY { Part::Alone } else { Part::Unread };
+            let first = if wanted < MANY_LINKS { Part::Alone } else { Part::Unread };
             self.parts.resize(bytes.div_ceil(PAGE) as usize, first);
             if self.bytes.len() < self.parts.len() * PAGE as usize {
                 self.bytes.resize(self.parts.len() * PAGE as usize, 0);
@@ -60,9 +60,9 @@ impl<'a> Links<'a> {
         }
         let part = usize::try_from(offset / PAGE).ok()?;
         if *self.parts.get(part)? == Part::Unread {
-            let first = offset / AT_ONCE * AT_ONCE;
-            let parts = (AT_ONCE / PAGE) as usize;
-            let is_read = self.read(first, self.start + first, AT_ONCE);
+            let first = offset / BYTES_AT_ONCE * BYTES_AT_ONCE;
+            let parts = (BYTES_AT_ONCE / PAGE) as usize;
+            let is_read = self.read(first, self.start + first, BYTES_AT_ONCE);
             let now = if is_read { Part::Read } else { Part::Alone };
             let from = (first / PAGE) as usize;
             self.parts.iter_mut().skip(from).take(parts).for_each(|part| *part = now);

@@ -3,43 +3,18 @@
 //! Each block that was handed out once is in use, or in one of the first two lists: the sum says whether a page is read
 //! rightly. Blocks that other threads have freed count as in use until the page takes them back.
 
-use super::{FLAGS, Page, Read, is_list, links::Links};
+use super::{
+    area::{FLAGS, Page, Read, is_list},
+    links::Links,
+};
 use crate::space::Space;
 
 /// Links of free blocks that are followed, at most.
 const MAX_LINKS: u64 = 1 << 24;
-/// So many of them are enough, if a page with a block in use is among those that add up.
-pub(super) const ENOUGH: u64 = 1 << 15;
+/// This many of them are enough, if a page with a block in use is among those that add up.
+pub(super) const ENOUGH_LINKS: u64 = 1 << 15;
 /// How often a page that changes is read.
-const TRIES: usize = 4;
-
-/// Where a description has a number, and how many bits that takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    at: u64,
-    bits: u32,
-}
-
-impl Place {
-    pub(super) const fn new(at: u64, bits: u32) -> Self {
-        Self { at, bits }
-    }
-
-    fn read(self, space: &Space<'_>) -> Option<u64> {
-        let word = space.word(self.at / 8 * 8)?;
-        Some(word >> (self.at % 8 * 8) & u64::MAX >> (64 - self.bits))
-    }
-}
-
-/// What a page says of its blocks, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Blocks {
-    /// Blocks that were handed out once, and the lists of free ones.
-    pub(super) capacity: u64,
-    pub(super) heads: [u64; 2],
-    /// Blocks in use, the above, and the lists.
-    pub(super) places: [Place; 4],
-}
+const PAGE_ATTEMPTS: usize = 4;
 
 /// Whether a page's blocks add up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +54,7 @@ pub(super) fn prove(space: &Space<'_>, read: &mut Read, enough: u64) {
 }
 
 fn proof(space: &Space<'_>, links: &mut Links<'_>, page: &mut Page, left: &mut u64) -> Proof {
-    for _ in 0..TRIES {
+    for _ in 0..PAGE_ATTEMPTS {
         let blocks = free(links, page, left);
         if blocks == Free::Blocks(page.blocks.capacity - page.used) {
             return Proof::Agree;

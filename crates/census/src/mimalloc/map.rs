@@ -13,11 +13,12 @@ pub(super) mod page;
 use std::collections::{BTreeMap, HashSet};
 
 use arena::arena;
-use page::{Origin, page};
+use page::{Listed, Origin, page};
 
-use super::{Area, Page, Read, SLICE};
+use super::area::{Area, Page, Read, SLICE};
 use crate::{
     found::{Taken, data_pieces},
+    region::Region,
     space::{PAGE, Range, RangeKind, Space},
 };
 
@@ -38,24 +39,6 @@ struct Table {
 /// 3.0 to 3.4, 3.6.
 const TABLES_BY_VERSION: [Table; 2] =
     [Table { entries: 0, is_counted: false }, Table { entries: 80, is_counted: true }];
-
-/// A page as the map lists it: its description, its first slice, and how many follow.
-#[derive(Clone, Copy, Debug)]
-struct Listed {
-    description: u64,
-    first: u64,
-    count: u64,
-}
-
-impl Listed {
-    fn start(&self) -> u64 {
-        self.first * SLICE
-    }
-
-    fn end(&self) -> u64 {
-        (self.first + self.count) * SLICE
-    }
-}
 
 /// Adds what the map lists.
 pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
@@ -233,7 +216,7 @@ fn is_anonymous(range: &Range) -> bool {
 
 /// The words of a stretch that are not 0, by number, as far as they are present.
 fn entries(space: &Space<'_>, start: u64, end: u64, mut each: impl FnMut(u64, u64)) {
-    let mut region = space.region(start, end);
+    let mut region = Region::new(space, start, end);
     let mut at = start;
     while at < end {
         if !region.is_present(at) {

@@ -10,13 +10,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Area, FLAGS, Page, Read, SLICE, is_list,
-    lists::{Blocks, Place},
-};
+use super::area::{Area, Blocks, FEWEST_KEYS, FLAGS, Page, Place, Read, SLICE, is_list};
 use crate::{
     found::Taken,
-    space::{Region, Space, word_of},
+    region::Region,
+    space::{Space, word_of},
 };
 
 /// What all alignments are multiples of.
@@ -30,8 +28,6 @@ const MAX_HEADER: u64 = 368 + 1025 * 96;
 const LARGE: u64 = 1 << 31;
 /// What the flags of a list say where the heap has one more block.
 const IN_HEAP: u64 = 2;
-/// Keys are random numbers, which are larger than this.
-const FEWEST_KEYS: u64 = 1 << 16;
 
 /// Where a segment has what.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,7 +154,7 @@ pub(super) const LAYOUTS: [(Header, Entry); 11] = [
 pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
     let (mut known, mut others) = (BTreeSet::new(), Vec::new());
     for range in space.anonymous() {
-        let region = space.region(range.start, range.end);
+        let region = Region::new(space, range.start, range.end);
         let mut at = range.start.next_multiple_of(STEP);
         while at < range.end {
             // What a segment says of itself is in its first page.
@@ -204,7 +200,7 @@ pub(super) fn find(space: &Space<'_>, taken: &Taken, read: &mut Read) {
 /// The segment at an address, how it is laid out, and what its cookie shares with others; `None` where there is none, or
 /// where more than one layout makes sense.
 fn segment(space: &Space<'_>, address: u64) -> Option<(Area, Header, u64)> {
-    let mut region = space.region(address, address.checked_add(MAX_HEADER)?);
+    let mut region = Region::new(space, address, address.checked_add(MAX_HEADER)?);
     let fixed = bytes(&mut region, address, MAX_FIXED);
     let mut sane = LAYOUTS.iter().filter(|layout| fields(space, &fixed, address, layout).is_some());
     sane.next()?;

@@ -3,6 +3,7 @@ mod map;
 use proptest::prelude::*;
 
 use super::{
+    area::SLICE,
     segments::{Entry, Header, LAYOUTS},
     *,
 };
@@ -242,7 +243,7 @@ fn enough() {
         space.read_bytes() - before
     };
     // The lists of both pages have blocks; the third has none.
-    let all = [0, 7, 8, lists::ENOUGH].map(read_bytes);
+    let all = [0, 7, 8, lists::ENOUGH_LINKS].map(read_bytes);
     assert_eq!(all, [PAGE, PAGE, 2 * PAGE, 2 * PAGE]);
 }
 

@@ -4,7 +4,7 @@
 //! that is small (32) and a list of large ones (56); each other block with the first three of these. The cycle has its
 //! pool at 8, and the number of connections two words before the arrays of connections, of their read events and of their
 //! write events. A connection has its data at 0, its events at 8 and 16, its descriptor at 24. A request begins with a
-//! signature, and its connection at 8. Where both have their pools depends on the build, and is told by what validates.
+//! signature, and its connection at 8. Where both have their pools depends on the build, and is found by what validates.
 //! Source: `ngx_palloc.h`, `ngx_cycle.h`, `ngx_connection.h`, `ngx_http_request.h`.
 
 use super::{MAX_POOLS, MAX_STEPS, Sums, again, pool};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    space::Range,
+    space::{Range, RangeKind},
     testing::{Pieces, anonymous},
 };
 

@@ -7,11 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::HeapPage;
-use crate::space::{Space, word_of};
+use crate::{
+    region::Region,
+    space::{Space, word_of},
+};
 
 /// Bytes from a part of the heap on that are searched, and parts.
 const BEHIND: u64 = 4096;
-const MOST_PARTS: usize = 16;
+const MAX_PARTS: usize = 16;
 /// Words in front of the list where its length is.
 const IN_FRONT: u64 = 16;
 
@@ -24,14 +27,14 @@ pub(super) fn find(space: &Space<'_>, pages: &[HeapPage]) -> Option<BTreeSet<u64
     }
     let mut owners: Vec<(u64, u64)> = owners.into_iter().map(|(at, count)| (count, at)).collect();
     owners.sort_unstable_by_key(|(count, _)| std::cmp::Reverse(*count));
-    owners.truncate(MOST_PARTS);
+    owners.truncate(MAX_PARTS);
     owners.sort_unstable_by_key(|(_, at)| *at);
     let mut found: Vec<BTreeSet<u64>> = Vec::new();
     let mut searched = 0;
     for (_, owner) in owners {
         let end = owner.saturating_add(BEHIND).min(u64::MAX - BEHIND);
         let start = owner.max(searched).min(end);
-        let mut region = space.region(start, end);
+        let mut region = Region::new(space, start, end);
         for at in (start / 8 * 8..end).step_by(8) {
             let (Some(list), Some(next)) = (region.word(at), region.word(at + 8)) else { continue };
             let listed = list_at(space, list, next, &known);

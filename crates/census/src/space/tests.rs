@@ -34,13 +34,13 @@ fn unreadable() {
     assert!(space.read_bytes() <= 2 * count * 64, "{}", space.read_bytes());
 }
 
-/// What is larger than any heap, or empty, is not looked at.
+/// What is larger than any heap, or empty, is not read.
 #[test]
 fn reservations() {
     let memory = Pieces::default();
     let empty = Range { rss: 0, ..anonymous(1 << 20, PAGE) };
-    let heap = Range { kind: RangeKind::Heap, ..anonymous(1 << 40, MOST_MAPPED + PAGE) };
-    let many = (1..8).map(|at| anonymous(at << 42, MOST_MAPPED));
+    let heap = Range { kind: RangeKind::Heap, ..anonymous(1 << 40, MAX_MAPPING_BYTES + PAGE) };
+    let many = (1..8).map(|at| anonymous(at << 42, MAX_MAPPING_BYTES));
     let ranges = [empty, heap, anonymous(2 << 20, PAGE)].into_iter().chain(many);
     let space = Space::new(ranges.collect(), &memory);
     assert_eq!(space.anonymous().count(), 1 + 3);
@@ -48,7 +48,7 @@ fn reservations() {
     assert!(space.note().is_some_and(|note| note.starts_with("1280 GiB")), "{:?}", space.note());
 }
 
-/// Where holes cost time, what is mapped is looked at as far as it is resident, and a little more.
+/// Where holes cost time, what is mapped is read as far as it is resident, and a little more.
 #[test]
 fn slow_holes() {
     let memory = Pieces { slow: true, ..Pieces::default() };

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use super::{
-    MAX_CLASSES, memory,
+    sizes::MAX_CLASSES,
     span::{Span, Use},
 };
 use crate::{
     found::{Taken, data_pieces, pieces},
-    space::{Space, word_of},
+    space::{Space, half_of, word_of},
 };
 
 /// Most data that is searched for the classes, and most memory for caches.
@@ -175,7 +175,7 @@ pub(super) fn threads(
     cached: &mut BTreeMap<u64, u64>,
 ) {
     let mut left = MAX_SEARCHED;
-    for range in memory(space) {
+    for range in space.heaps() {
         left -= pieces(space, (range.start, range.end), taken, left, |piece| {
             for one in piece.windows(CACHE).step_by(8) {
                 for (size, count) in cache(one, sizes).unwrap_or_default() {
@@ -188,8 +188,7 @@ pub(super) fn threads(
 
 /// What a cache holds, by size; `None` where it is none.
 fn cache(bytes: &[u8], sizes: &[u64]) -> Option<Vec<(u64, u64)>> {
-    let half =
-        |at: usize| Some(u64::from(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)));
+    let half = |at| half_of(bytes, at);
     let mut held = Vec::new();
     for (class, size) in sizes.iter().enumerate().skip(1) {
         let at = class * LIST;

@@ -1,9 +1,6 @@
 //! The map of pages, which lists all spans.
 
-use super::{
-    PAGE_BITS, memory,
-    span::{SPAN, Span, span, without_overlaps},
-};
+use super::span::{PAGE_BITS, SPAN, Span, span, without_overlaps};
 use crate::{
     found::{Taken, pieces, pieces_at},
     radix::{self, Shape},
@@ -14,12 +11,12 @@ use crate::{
 const MAP: Shape = Shape { levels: &[17, 18], entry: 8, alignment: 8, join: |entry, _| entry };
 /// Most memory that is searched for descriptions.
 const MAX_SEARCHED: u64 = 4 << 30;
-/// Spans by which the map is looked for.
-const SOME: usize = 16;
+/// Spans by which the map is searched for.
+const SAMPLED_SPANS: usize = 16;
 /// Fewer spans than this may be chance.
-const FEWEST: usize = 8;
+const MIN_SPANS: usize = 8;
 /// Descriptions that are read at once.
-const AT_ONCE: usize = 4096;
+const DESCRIPTIONS_AT_ONCE: usize = 4096;
 
 /// Spans in ascending order, and the stretches that should be spans, and are none.
 pub(super) type Known = (Vec<(u64, Span)>, Vec<(u64, u64)>);
@@ -48,7 +45,7 @@ pub(super) fn mapped(
     descriptions.sort_unstable();
     descriptions.dedup();
     let mut known = Vec::new();
-    for some in descriptions.chunks(AT_ONCE) {
+    for some in descriptions.chunks(DESCRIPTIONS_AT_ONCE) {
         for (description, bytes) in some.iter().zip(space.read_near::<SPAN>(some)) {
             let Some((start, span)) = bytes.and_then(|bytes| span(space, taken, &bytes, sizes))
             else {
@@ -65,7 +62,7 @@ pub(super) fn mapped(
         }
     }
     let spans = without_overlaps(known);
-    (spans.len() >= FEWEST).then(|| {
+    (spans.len() >= MIN_SPANS).then(|| {
         let known = spans.iter().map(|(start, span)| (*start, start + span.bytes()));
         let unknown = radix::unlisted(space, taken, known, &listed, PAGE_BITS);
         (spans, unknown)
@@ -75,10 +72,10 @@ pub(super) fn mapped(
 /// A few spans with objects of a class, each by its first page and its description.
 fn some(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> Vec<(u64, u64)> {
     let (mut found, mut left) = (Vec::new(), MAX_SEARCHED);
-    for range in memory(space) {
+    for range in space.heaps() {
         left -= pieces_at(space, (range.start, range.end), taken, left, |at, piece| {
             for (one, at) in piece.windows(SPAN).step_by(8).zip((at..).step_by(8)) {
-                if found.len() >= SOME * SOME {
+                if found.len() >= SAMPLED_SPANS * SAMPLED_SPANS {
                     return;
                 }
                 let known = span(space, taken, one, sizes);
@@ -87,12 +84,12 @@ fn some(space: &Space<'_>, taken: &Taken, sizes: &[u64]) -> Vec<(u64, u64)> {
                 }
             }
         });
-        if found.len() >= SOME * SOME {
+        if found.len() >= SAMPLED_SPANS * SAMPLED_SPANS {
             break;
         }
     }
     // From all of them: some may be out of date.
-    let every = found.len().div_ceil(SOME).max(1);
+    let every = found.len().div_ceil(SAMPLED_SPANS).max(1);
     found.into_iter().step_by(every).collect()
 }
 
@@ -104,7 +101,7 @@ pub(super) fn searched(
     notes: &mut Vec<String>,
 ) -> Option<Known> {
     let (mut spans, mut left) = (Vec::new(), MAX_SEARCHED);
-    for range in memory(space) {
+    for range in space.heaps() {
         left -= pieces(space, (range.start, range.end), taken, left, |piece| {
             let descriptions = piece.windows(SPAN).step_by(8);
             let before = spans.len();
@@ -114,7 +111,7 @@ pub(super) fn searched(
         });
     }
     let spans = without_overlaps(spans);
-    if spans.len() < FEWEST {
+    if spans.len() < MIN_SPANS {
         return None;
     }
     if left == 0 {

@@ -1,8 +1,12 @@
 //! The sizes of objects by class.
 
-use super::MAX_CLASSES;
-use crate::{found::data_pieces, space::Space};
+use crate::{
+    found::data_pieces,
+    space::{Space, half_of},
+};
 
+/// Most classes.
+pub(super) const MAX_CLASSES: usize = 128;
 /// Bytes of an object of the last class, and fewest that make a table.
 pub(super) const LARGEST: u64 = 256 << 10;
 const FEWEST_CLASSES: usize = 40;
@@ -26,8 +30,7 @@ pub(super) fn sizes(space: &Space<'_>) -> Option<Vec<u64>> {
 
 /// The table that begins here: 0, 8, 16, and then each one larger, in words of four or eight bytes.
 fn sizes_at(bytes: &[u8]) -> Option<Vec<u64>> {
-    let half =
-        |at: usize| Some(u32::from_le_bytes(bytes.get(at * 4..at * 4 + 4)?.try_into().ok()?));
+    let half = |index| half_of(bytes, index * 4);
     // Of words of eight bytes, the upper halves are 0.
     let width = match (half(0)?, half(1)?, half(2)?, half(4)?) {
         (0, 8, 16, _) => 1,
@@ -36,7 +39,7 @@ fn sizes_at(bytes: &[u8]) -> Option<Vec<u64>> {
     };
     let mut sizes = vec![0];
     while sizes.len() < MAX_CLASSES
-        && let Some(size) = half(sizes.len() * width).map(u64::from)
+        && let Some(size) = half(sizes.len() * width)
         && size.is_multiple_of(8)
         && (sizes[sizes.len() - 1] + 1..=LARGEST).contains(&size)
     {

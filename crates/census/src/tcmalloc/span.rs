@@ -1,11 +1,12 @@
 //! Spans by their descriptions: runs of pages, with objects of one size, one object, or free.
 
-use super::PAGE_BITS;
 use crate::{
     found::Taken,
-    space::{RangeKind, Space, word_of},
+    space::{Space, word_of},
 };
 
+/// Bits of an address within a page of tcmalloc.
+pub(super) const PAGE_BITS: u32 = 13;
 /// Bytes of a description.
 pub(super) const SPAN: usize = 48;
 
@@ -99,8 +100,7 @@ pub(super) fn span(
     }
     let (start, bytes) = (page << PAGE_BITS, pages << PAGE_BITS);
     let range = space.range_at(start)?;
-    let is_heap = matches!(range.kind, RangeKind::Heap | RangeKind::Anonymous);
-    if !is_heap || start + bytes > range.end || taken.end_of(start).is_some() {
+    if !range.kind.may_be_heap() || start + bytes > range.end || taken.end_of(start).is_some() {
         return None;
     }
     let links = [word(layout.links)?, word(layout.links + 8)?];

@@ -36,17 +36,9 @@ pub(super) fn sum(
             classes.add(size, used, bytes);
         }
         held_bytes += if used > 0 { resident } else { 0 };
-        match (used, span.fit()) {
-            (0, _) if resident > 0 => {
-                (granules.empty, granules.empty_bytes) =
-                    (granules.empty + 1, granules.empty_bytes + bytes);
-            }
-            (0, _) => {}
-            (_, 1) => {
-                (granules.full, granules.full_bytes) =
-                    (granules.full + 1, granules.full_bytes + bytes);
-            }
-            _ => partly.add(used, bytes),
+        // Most of what is free was never touched.
+        if used > 0 || resident > 0 {
+            granules.add(&mut partly, (used, span.fit()), bytes);
         }
     }
     let mut notes = Vec::new();

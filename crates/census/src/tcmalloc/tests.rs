@@ -3,12 +3,12 @@ use proptest::prelude::*;
 use super::{
     caches::{LAYOUTS, Layout as ClassLayout},
     sizes::LARGEST,
-    span::{LAYOUT, Layout},
+    span::{LAYOUT, Layout, PAGE_BITS},
     *,
 };
 use crate::{
     model::Heap,
-    space::{Memory as _, PAGE},
+    space::{Memory as _, PAGE, Range, RangeKind},
     testing::{Pieces, anonymous, are_apart, seeds},
 };
 

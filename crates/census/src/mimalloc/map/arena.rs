@@ -1,6 +1,6 @@
 //! The arenas that pages are from.
 
-use super::super::{Area, Page, SLICE};
+use super::super::area::{Area, Page, SLICE};
 use crate::space::{PAGE, Space, word_of};
 
 /// Slices of an arena.

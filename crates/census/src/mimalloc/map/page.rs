@@ -1,11 +1,8 @@
 //! The pages that the map lists.
 
 use super::{
-    super::{
-        Page, SLICE, is_list,
-        lists::{Blocks, Place},
-    },
-    Listed, arena,
+    super::area::{Blocks, FEWEST_KEYS, Page, Place, SLICE, is_list},
+    arena,
 };
 use crate::space::{PAGE, Space, word_of};
 
@@ -13,13 +10,29 @@ use crate::space::{PAGE, Space, word_of};
 const MAX_SLICES: u64 = 1 << 24;
 /// Slices of a page that the map lists, at most.
 const MAX_RUN: u64 = 63;
-/// Keys are random numbers, which are larger than this.
-const FEWEST_KEYS: u64 = 1 << 16;
 /// Flags of a page's thread, and what the list of freed blocks says where a thread owns the page.
 const THREAD_FLAGS: u64 = 7;
 const OWNED: u64 = 1;
 /// Bytes of a page's description that are read.
 pub(super) const BYTES: usize = 136;
+
+/// A page as the map lists it: its description, its first slice, and how many follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listed {
+    pub(super) description: u64,
+    pub(super) first: u64,
+    pub(super) count: u64,
+}
+
+impl Listed {
+    pub(super) fn start(&self) -> u64 {
+        self.first * SLICE
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        (self.first + self.count) * SLICE
+    }
+}
 
 /// How a page says where its blocks begin.
 #[derive(Clone, Copy)]
