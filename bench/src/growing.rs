@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use drainprof_tests::tracer::{self, Tracer};
 use serde_json::Value;
 
-use crate::{probing::Seen, worker::Counts};
+use crate::{seen::Seen, worker::Counts};
 
 /// How growth is watched.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ impl Watching {
 mod tests {
     use serde_json::json;
 
-    use super::{Count, Watching};
+    use super::*;
 
     /// Counts and losses of a report are found, and a sum is taken for as many operations as it holds.
     #[test]

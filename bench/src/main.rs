@@ -2,8 +2,8 @@
 //!
 //! `measure` runs benchmarks and writes their results to stdout as JSON; `page` turns such a file into
 //! docs/performance.md. `cargo xtask bench` builds and calls both. One module per benchmark under
-//! `bench/`; what they share: `worker` (a target that measures itself), `probing` (what can be put on
-//! it; `growing`: drainprof growth), `rounds` (in which order), `model` and `stats` (what came out).
+//! `bench/`; what they share: `worker` (a target that measures itself), `probing` (what can be put on it; `growing`:
+//! drainprof growth; `seen`: what that has counted), `rounds` (in which order), `model` and `stats` (what came out).
 //!
 //! A figure that was missed is a result, not a failure; so is a peer that is not there.
 
@@ -15,6 +15,7 @@ mod model;
 mod page;
 mod probing;
 mod rounds;
+mod seen;
 mod stats;
 mod worker;
 

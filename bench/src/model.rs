@@ -44,7 +44,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// What tells it from others, as figures go.
+    /// What distinguishes its figures from those of others.
     pub(crate) fn name(&self) -> String {
         let Self { kernel, cpus, cpu, .. } = self;
         format!("Linux {kernel}, {cpus} × {cpu}")
@@ -109,6 +109,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// What the others are compared with; one sample per round.
+    pub(crate) fn baseline(name: &str, samples: &[f64]) -> Self {
+        Self { baseline: true, ..Self::single(name, samples) }
+    }
+
     /// A variant with its samples.
     pub(crate) fn new(name: &str, baseline: bool, samples: Vec<Vec<f64>>) -> Self {
         let mut row =
@@ -142,6 +147,10 @@ impl Row {
 }
 
 impl Table {
+    pub(crate) fn new(title: &str, unit: &str, compare: Compare, rows: Vec<Row>) -> Self {
+        Self { title: title.to_owned(), unit: unit.to_owned(), compare, rows }
+    }
+
     /// What the rows are compared with, in each round.
     fn baseline(&self) -> Vec<f64> {
         let rows: Vec<Vec<f64>> =
@@ -182,6 +191,17 @@ pub(crate) const CLOSE_LEAVES: Bound = Bound::AtLeast(0.95);
 pub(crate) const BOUNDARY_LEAVES: Bound = Bound::AtLeast(0.90);
 
 impl Table {
+    /// A goal of a row, as it compares with the baseline.
+    pub(crate) fn goal(&self, what: &str, unit: &str, bound: Bound, row: &str) -> Goal {
+        Goal::new(what, unit, bound, self.compared(row)).because(self.why_not(row))
+    }
+
+    /// A goal of what one row adds, as a multiple of what another adds.
+    pub(crate) fn goal_of_times(&self, what: &str, bound: Bound, row: &str, other: &str) -> Goal {
+        let why = self.why_not(row).or_else(|| self.why_not(other));
+        Goal::new(what, "×", bound, self.times(row, other)).because(why)
+    }
+
     /// The goals of a row of rates, `what`: it is stated beside bare, and has a bound beside that of empty programs at the
     /// same places.
     pub(crate) fn beside_floor(
@@ -191,13 +211,10 @@ impl Table {
         floor: &str,
         bound: Bound,
     ) -> [Goal; 2] {
-        let beside = [
-            ("bare", Bound::Stated, self.compared(row)),
-            ("with empty programs", bound, self.times(row, floor)),
-        ];
-        beside.map(|(other, bound, rounds)| {
-            Goal::new(&format!("{what} ÷ {other}"), "×", bound, rounds).because(self.why_not(row))
-        })
+        [
+            self.goal(&format!("{what} ÷ bare"), "×", Bound::Stated, row),
+            self.goal_of_times(&format!("{what} ÷ with empty programs"), bound, row, floor),
+        ]
     }
 }
 
@@ -251,7 +268,7 @@ impl Goal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bound, Compare, Goal, Row, Table};
+    use super::*;
 
     fn table(compare: Compare) -> Table {
         let row = |name: &str, baseline, values: [f64; 2]| {
@@ -264,7 +281,7 @@ mod tests {
             row("bare again", true, [10.0, 20.0]),
             Row::unavailable("peer", "not installed"),
         ];
-        Table { title: String::new(), unit: "ns".to_owned(), compare, rows }
+        Table::new("", "ns", compare, rows)
     }
 
     /// A round is compared with its own baseline, not with that of all rounds.
@@ -279,8 +296,7 @@ mod tests {
     #[test]
     fn a_missing_peer_is_no_result() {
         let table = table(Compare::Added);
-        let goal = Goal::new("x", "", Bound::AtMost(1.0), table.times("peer", "drainprof"))
-            .because(table.why_not("peer"));
+        let goal = table.goal_of_times("x", Bound::AtMost(1.0), "peer", "drainprof");
         assert_eq!((goal.reached, goal.unavailable.as_deref()), (None, Some("not installed")));
     }
 

@@ -1,6 +1,8 @@
-//! Results as docs/performance.md, and as a few lines for who waits for them.
+//! Results as docs/performance.md, and as a few lines for the terminal.
 
 use std::fmt::Write as _;
+
+use textwrap::{Options, WordSplitter};
 
 use crate::{
     bench::BENCHMARKS,
@@ -9,7 +11,7 @@ use crate::{
 };
 
 /// Where lines of prose are broken.
-const WIDTH: usize = 118;
+const LINE_WIDTH: usize = 118;
 
 const INTRODUCTION: &str = "\
 <!-- Made by `cargo xtask bench --page`; edit bench/src/page.rs instead. -->
@@ -29,8 +31,8 @@ cargo xtask bench --only malloc,objects --page    # and renew this page
 
 - Cost is **CPU time of the target's own threads**, so other load matters little. nginx and PostgreSQL: work per second.
 - Targets work in batches and sleep while probes come and go. The first batch after an attach is dropped.
-- A **round** measures all variants in turn, bare at both ends. Figures are medians of rounds (lowest–highest); bare has
-  two. *added* and *ratio* compare with bare, *÷* compares what two variants add, always within a round.
+- A **round** measures all variants in turn, bare at both ends. Figures are medians of rounds (lowest–highest). *added*
+  and *ratio* compare with bare, *÷* compares what two variants add, always within a round.
 - Goals are judged by the median.
 - Targets do nothing but what is probed: nanoseconds carry over to other programs, ratios do not.
 
@@ -39,8 +41,27 @@ cargo xtask bench --only malloc,objects --page    # and renew this page
 /// The whole page.
 pub(crate) fn text(results: &Results) -> String {
     let mut page = INTRODUCTION.to_owned();
-    machine(&mut page, results);
-    goals(&mut page, results);
+    let machine = &results.machine;
+    let kind = if machine.is_virtual { "virtual machine" } else { "no virtual machine" };
+    let (name, memory) = (machine.name(), machine.memory_gib);
+    let _ = writeln!(page, "## The machine\n\n{name} ({kind}), {memory:.0} GiB.\n");
+    if results.quick {
+        page.push_str("**One short round of each: these figures only show that it runs.**\n\n");
+    }
+    let versions: Vec<_> = machine.versions.iter().map(|(_, version)| cell(version)).collect();
+    let _ = writeln!(
+        page,
+        "{}\n\n## Goals\n",
+        wrapped(&format!("Versions: {}.", versions.join("; ")), "")
+    );
+    let goals = results.benchmarks.iter().flat_map(|benchmark| {
+        benchmark.goals.iter().map(|goal| {
+            let [measured, wanted, verdict] = words(goal);
+            let verdict = if verdict.is_empty() { verdict } else { format!(": {verdict}") };
+            [format!("`{}`", benchmark.name), cell(&goal.what), measured, wanted + &verdict]
+        })
+    });
+    table(&mut page, ["benchmark", "figure", "measured (rounds)", "goal"], goals);
     for known in BENCHMARKS {
         match results.benchmarks.iter().find(|benchmark| benchmark.name == known.name) {
             Some(benchmark) => section(&mut page, benchmark),
@@ -49,207 +70,16 @@ pub(crate) fn text(results: &Results) -> String {
             }
         }
     }
-    page.truncate(page.trim_end().len());
-    page.push('\n');
-    page
-}
-
-fn machine(page: &mut String, results: &Results) {
-    let machine = &results.machine;
-    let kind = if machine.is_virtual { "virtual machine" } else { "no virtual machine" };
-    let _ = writeln!(
-        page,
-        "## The machine\n\n{} ({kind}), {:.0} GiB.",
-        machine.name(),
-        machine.memory_gib
-    );
-    if results.quick {
-        page.push_str("\n**One short round of each: these figures only show that it runs.**\n");
-    }
-    let versions: Vec<_> = machine.versions.iter().map(|(_, version)| cell(version)).collect();
-    let _ = writeln!(page, "\n{}", wrapped(&format!("Versions: {}.", versions.join("; ")), ""));
-    page.push('\n');
-}
-
-fn goals(page: &mut String, results: &Results) {
-    page.push_str(
-        "## Goals\n\n| benchmark | figure | measured (rounds) | goal |\n|---|---|---|---|\n",
-    );
-    for benchmark in &results.benchmarks {
-        for goal in benchmark.goals.iter().filter(|goal| !stands_in_table(benchmark, goal)) {
-            let [wanted, median, spread, verdict] = words(goal);
-            let measured = if spread.is_empty() { median } else { format!("{median} ({spread})") };
-            let goal_cell =
-                if verdict.is_empty() { wanted } else { format!("{wanted}: {verdict}") };
-            let what = cell(&goal.what);
-            let _ = writeln!(page, "| `{}` | {what} | {measured} | {goal_cell} |", benchmark.name);
-        }
-        if let Some(why) = &benchmark.failed {
-            let _ = writeln!(page, "| `{}` | | not available: {} | |", benchmark.name, cell(why));
-        }
-    }
-    page.push('\n');
-}
-
-/// Whether a figure without a bound is one that a table shows anyway.
-fn stands_in_table(benchmark: &Benchmark, goal: &Goal) -> bool {
-    let Some(median) = goal.summary.map(|summary| summary.median) else { return false };
-    let shown = |table: &Table, row: &Row| {
-        let compared = Summary::of(&table.compared(&row.name));
-        [row.summary, compared].iter().flatten().any(|summary| same(summary.median, median))
-    };
-    matches!(goal.bound, Bound::Stated)
-        && benchmark.tables.iter().any(|table| table.rows.iter().any(|row| shown(table, row)))
-}
-
-/// Goal, median, spread, verdict.
-fn words(goal: &Goal) -> [String; 4] {
-    let unit = |value: f64| with_unit(value, &goal.unit);
-    let wanted = match goal.bound {
-        Bound::AtMost(limit) => format!("≤ {}", unit(limit)),
-        Bound::AtLeast(limit) => format!("≥ {}", unit(limit)),
-        Bound::Stated => "stated".to_owned(),
-    };
-    let Some(summary) = goal.summary else {
-        let why = goal.unavailable.as_deref().unwrap_or("not measured");
-        return [wanted, format!("not available: {}", cell(why)), String::new(), String::new()];
-    };
-    let verdict = match goal.reached {
-        Some(true) => "reached",
-        Some(false) => "**missed**",
-        None => "",
-    };
-    [wanted, unit(summary.median), spread(&summary), verdict.to_owned()]
-}
-
-fn section(page: &mut String, benchmark: &Benchmark) {
-    let _ = writeln!(page, "## {}\n\n{}\n", benchmark.title, wrapped(&benchmark.about, ""));
-    if single_rounds(&benchmark.tables) {
-        matrix(page, &benchmark.tables);
-    } else {
-        benchmark.tables.iter().for_each(|table| tabulate(page, table));
-    }
-    if let Some(why) = &benchmark.failed {
-        let _ = writeln!(page, "Not available: {why}\n");
-    }
-    for note in &benchmark.notes {
-        let _ = writeln!(page, "- {}", wrapped(note, "  "));
-    }
-    let elsewhere = benchmark.elsewhere.as_ref();
-    let elsewhere = elsewhere.map_or_else(String::new, |machine| format!(", on {machine}"));
-    let _ = writeln!(
-        page,
-        "{}*{}, {:.0} s, load {:.1}{elsewhere}*\n",
-        if benchmark.notes.is_empty() { "" } else { "\n" },
-        benchmark.date,
-        benchmark.seconds,
-        benchmark.load
-    );
-}
-
-/// Whether there are several tables of the same variants, all measured once.
-fn single_rounds(tables: &[Table]) -> bool {
-    let names = |table: &Table| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
-    let once = |table: &Table| table.rows.iter().all(|row| row.samples.len() == 1);
-    let [first, others @ ..] = tables else { return false };
-    !others.is_empty()
-        && tables.iter().all(once)
-        && others.iter().all(|table| names(table) == names(first) && table.unit == first.unit)
-}
-
-/// Such tables as one, a line each.
-fn matrix(page: &mut String, tables: &[Table]) {
-    let rows = &tables[0].rows;
-    let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
-    let (unit, names, rules) = (&tables[0].unit, names.join(" | "), "---|".repeat(rows.len()));
-    let _ = writeln!(page, "| {unit} | {names} |\n|---|{rules}");
-    for table in tables {
-        let cell = |row: &Row| row.summary.as_ref().map_or("not available".to_owned(), figure);
-        let figures: Vec<_> = table.rows.iter().map(cell).collect();
-        let _ = writeln!(page, "| {} | {} |", table.title, figures.join(" | "));
-    }
-    page.push('\n');
-}
-
-fn tabulate(page: &mut String, table: &Table) {
-    let last = match table.compare {
-        Compare::Added => " added |",
-        Compare::Ratio => " ratio |",
-        Compare::Nothing => "",
-    };
-    if !table.title.is_empty() {
-        let _ = writeln!(page, "*{}*\n", capital(&table.title));
-    }
-    let _ = writeln!(page, "| variant | {} |{last}", table.unit);
-    let _ = writeln!(page, "|---|---|{}", if last.is_empty() { "" } else { "---|" });
-    // Bare is measured at both ends of a round: its later rows stand beside the first.
-    let (bare, others): (Vec<_>, Vec<_>) = table.rows.iter().partition(|row| row.baseline);
-    if let Some((first, again)) = bare.split_first() {
-        let again: Vec<_> =
-            again.iter().filter_map(|row| row.summary.as_ref()).map(figure).collect();
-        let again = again.iter().fold(String::new(), |text, figure| text + "; " + figure);
-        let line = line(table, first);
-        let at = line.match_indices(" |").nth(1).map_or(line.len(), |(at, _)| at);
-        let _ = writeln!(page, "{}{again}{}", &line[..at], &line[at..]);
-    }
-    for row in others {
-        let _ = writeln!(page, "{}", line(table, row));
-    }
-    page.push('\n');
-}
-
-fn line(table: &Table, row: &Row) -> String {
-    let compared = table.compare != Compare::Nothing;
-    let Some(summary) = row.summary else {
-        let why = row.unavailable.as_deref().unwrap_or("not measured");
-        let tail = if compared { " |" } else { "" };
-        return format!("| {} | not available: {} |{tail}", row.name, cell(why));
-    };
-    let mut line = format!("| {} | {} |", row.name, figure(&summary));
-    if compared {
-        let against = match Summary::of(&table.compared(&row.name)) {
-            Some(against) if !row.baseline => number(against.median),
-            _ => String::new(),
-        };
-        let _ = write!(line, " {against} |");
-        // Something that stopped working on the way has both samples and a reason.
-        if let Some(why) = &row.unavailable {
-            line = line.replacen(" |", &format!(" (stopped: {}) |", cell(why)), 1);
-        }
-    }
-    line
-}
-
-/// Text in lines that are not too long; all but the first begin with `indent`.
-fn wrapped(text: &str, indent: &str) -> String {
-    let mut lines = String::new();
-    let mut width = indent.len();
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if !lines.is_empty() && width + 1 + length > WIDTH {
-            let _ = write!(lines, "\n{indent}");
-            width = indent.len();
-        } else if !lines.is_empty() {
-            lines.push(' ');
-            width += 1;
-        }
-        lines.push_str(word);
-        width += length;
-    }
-    lines
+    page.trim_end().to_owned() + "\n"
 }
 
 /// The goals of one benchmark, for the terminal.
 pub(crate) fn summary(benchmark: &Benchmark) -> String {
     let mut text = String::new();
     for goal in &benchmark.goals {
-        let [wanted, median, spread, verdict] = words(goal);
-        let verdict = verdict.replace("**", "");
-        let _ = writeln!(
-            text,
-            "{}: {}: goal {wanted}: {median} ({spread}) {verdict}",
-            benchmark.name, goal.what
-        );
+        let [measured, wanted, verdict] = words(goal);
+        let (name, what, verdict) = (&benchmark.name, &goal.what, verdict.replace("**", ""));
+        let _ = writeln!(text, "{name}: {what}: goal {wanted}: {measured} {verdict}");
     }
     if let Some(why) = &benchmark.failed {
         let _ = writeln!(text, "{}: not available: {why}", benchmark.name);
@@ -257,37 +87,113 @@ pub(crate) fn summary(benchmark: &Benchmark) -> String {
     text
 }
 
-/// Whether two figures are one: nothing was computed between them.
-fn same(one: f64, other: f64) -> bool {
-    one.total_cmp(&other).is_eq()
+/// What was measured, the goal, and the verdict.
+fn words(goal: &Goal) -> [String; 3] {
+    let space = if ["", "×"].contains(&goal.unit.as_str()) { "" } else { " " };
+    let unit = |value: f64| format!("{}{space}{}", number(value), goal.unit);
+    let measured = match goal.summary {
+        Some(summary) => unit(summary.median) + &spread(&summary),
+        None => not_available(goal.unavailable.as_deref()),
+    };
+    let wanted = match goal.bound {
+        Bound::AtMost(limit) => format!("≤ {}", unit(limit)),
+        Bound::AtLeast(limit) => format!("≥ {}", unit(limit)),
+        Bound::Stated => "stated".to_owned(),
+    };
+    let verdict = goal.reached.map_or("", |reached| if reached { "reached" } else { "**missed**" });
+    [measured, wanted, verdict.to_owned()]
+}
+
+fn section(page: &mut String, benchmark: &Benchmark) {
+    let _ = writeln!(page, "## {}\n\n{}\n", benchmark.title, wrapped(&benchmark.about, ""));
+    for measured in &benchmark.tables {
+        if !measured.title.is_empty() {
+            let _ = writeln!(page, "*{}*\n", measured.title);
+        }
+        let rows = measured.rows.iter().map(|row| cells(measured, row));
+        match measured.compare {
+            Compare::Added => table(page, ["variant", &measured.unit, "added"], rows),
+            Compare::Ratio => table(page, ["variant", &measured.unit, "ratio"], rows),
+            Compare::Nothing => {
+                table(
+                    page,
+                    ["variant", &measured.unit],
+                    rows.map(|[name, figure, _]| [name, figure]),
+                );
+            }
+        }
+    }
+    if let Some(why) = &benchmark.failed {
+        let _ = writeln!(page, "Not available: {why}\n");
+    }
+    for note in &benchmark.notes {
+        let _ = writeln!(page, "- {}", wrapped(note, "  "));
+    }
+    let Benchmark { date, seconds, load, .. } = benchmark;
+    let elsewhere = benchmark.elsewhere.iter().map(|machine| format!(", on {machine}"));
+    let before = if benchmark.notes.is_empty() { "" } else { "\n" };
+    let elsewhere: String = elsewhere.collect();
+    let _ = writeln!(page, "{before}*{date}, {seconds:.0} s, load {load:.1}{elsewhere}*\n");
+}
+
+/// A row of a table: its name, its figure, and how that compares with the baseline.
+fn cells(table: &Table, row: &Row) -> [String; 3] {
+    let compared = match Summary::of(&table.compared(&row.name)) {
+        Some(compared) if !row.baseline => number(compared.median),
+        _ => String::new(),
+    };
+    let why = row.unavailable.as_deref();
+    match (row.summary, why) {
+        // Something that stopped working on the way has both samples and a reason.
+        (Some(summary), Some(why)) => {
+            [format!("{} (stopped: {})", row.name, cell(why)), figure(&summary), compared]
+        }
+        (Some(summary), None) => [row.name.clone(), figure(&summary), compared],
+        (None, why) => [row.name.clone(), not_available(why), String::new()],
+    }
+}
+
+fn table<const N: usize>(
+    page: &mut String,
+    columns: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) {
+    let _ = writeln!(page, "| {} |\n|{}", columns.join(" | "), "---|".repeat(N));
+    for row in rows {
+        let _ = writeln!(page, "| {} |", row.join(" | "));
+    }
+    page.push('\n');
+}
+
+fn not_available(why: Option<&str>) -> String {
+    format!("not available: {}", cell(why.unwrap_or("not measured")))
+}
+
+/// Text in lines that are not too long; all but the first begin with `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    let options = Options::new(LINE_WIDTH).subsequent_indent(indent);
+    textwrap::fill(text, options.word_splitter(WordSplitter::NoHyphenation))
 }
 
 /// A median and where the rounds lie.
 fn figure(summary: &Summary) -> String {
-    let (median, spread) = (number(summary.median), spread(summary));
-    if spread.is_empty() { median } else { format!("{median} ({spread})") }
+    number(summary.median) + &spread(summary)
 }
 
 /// Lowest to highest; nothing where there is one round.
 fn spread(summary: &Summary) -> String {
-    if same(summary.lowest, summary.highest) {
+    let Summary { lowest, highest, .. } = summary;
+    if lowest.total_cmp(highest).is_eq() {
         return String::new();
     }
-    format!("{}–{}", number(summary.lowest), number(summary.highest))
-}
-
-fn with_unit(value: f64, unit: &str) -> String {
-    let space = if unit.is_empty() || unit == "×" { "" } else { " " };
-    format!("{}{space}{unit}", number(value))
+    format!(" ({}–{})", number(*lowest), number(*highest))
 }
 
 /// Three or four digits that matter.
 fn number(value: f64) -> String {
     let size = value.abs();
     match size {
-        _ if value.fract() == 0.0 && size < 1e9 => format!("{value:.0}"),
-        _ if size >= 1000.0 => format!("{value:.0}"),
-        _ if size >= 100.0 => format!("{value:.0}"),
+        _ if value.fract() == 0.0 && size < 1e9 || size >= 100.0 => format!("{value:.0}"),
         _ if size >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     }
@@ -298,30 +204,20 @@ fn cell(text: &str) -> String {
     text.lines().next().unwrap_or_default().replace('|', "\\|")
 }
 
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{number, summary, text};
-    use crate::model::{Benchmark, Bound, Compare, Goal, Machine, Results, Row, SCHEMA, Table};
+    use super::*;
+    use crate::model::{Machine, SCHEMA};
 
     fn results() -> Results {
         let bare = Row::new("bare", true, vec![vec![10.0], vec![12.0]]);
         let ours = Row::new("ours", false, vec![vec![15.0], vec![16.0]]);
         let rows = vec![bare, ours, Row::unavailable("peer", "not | installed\nsecond line")];
-        let table = Table {
-            title: "some".to_owned(),
-            unit: "ns".to_owned(),
-            compare: Compare::Added,
-            rows,
-        };
+        let table = Table::new("some", "ns", Compare::Added, rows);
         let goals = vec![
-            Goal::new("low", "ns", Bound::AtMost(5.0), table.compared("ours")),
-            Goal::new("lower", "ns", Bound::AtMost(1.0), table.compared("ours")),
-            Goal::new("peer", "×", Bound::AtLeast(1.0), Vec::new()).because(table.why_not("peer")),
+            table.goal("low", "ns", Bound::AtMost(5.0), "ours"),
+            table.goal("lower", "ns", Bound::AtMost(1.0), "ours"),
+            table.goal_of_times("peer", Bound::AtLeast(1.0), "peer", "ours"),
         ];
         let benchmark = Benchmark {
             name: "malloc".to_owned(),
@@ -351,7 +247,7 @@ mod tests {
         for expected in [
             "| `malloc` | low | 4.50 ns (4–5) | ≤ 5 ns: reached |",
             "| `malloc` | lower | 4.50 ns (4–5) | ≤ 1 ns: **missed** |",
-            "| peer | not available: not \\| installed | |",
+            "| peer | not available: not \\| installed |  |",
             "| ours | 15.5 (15–16) | 4.50 |",
             "| bare | 11 (10–12) |  |",
             "## `nginx`\n\nNot run.",

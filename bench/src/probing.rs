@@ -21,20 +21,19 @@ use drainprof_tests::{
     tracer::Tracer,
 };
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     floor,
     growing::{self, Growth, Watching},
-    worker::Counts,
+    seen::Seen,
 };
 
-/// Between two examines whether probes are in place, where nobody says so.
-const LOOK: Duration = Duration::from_millis(5);
+/// The time between two checks for probes that no program announces.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How long a peer may take to end before it is asked again.
-const PATIENCE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A script for bpftrace: its name and text; `{binary}` and `{pid}` in it stand for the probed
 /// file and the process.
@@ -63,9 +62,9 @@ pub(crate) enum Probing {
 pub(crate) enum Attached {
     Floor(Box<Session>),
     Drainprof(Box<Tracer>),
-    Bpftrace(Process, TempDir),
+    /// With whether it counts what the program does between its batches as well.
+    Bpftrace(Process, TempDir, bool),
     Growth(Box<Watching>),
-    Tracepoints(Process, TempDir),
     PerfStat(Process),
 }
 
@@ -94,22 +93,19 @@ impl Probing {
                 args.extend(*more);
                 Attached::Drainprof(Box::new(Tracer::attach(&[pid], profile, &args)?))
             }
-            Self::Bpftrace(script) => {
+            Self::Growth(growth) => Attached::Growth(Box::new(growing::watch(pid, *growth)?)),
+            Self::Bpftrace(script) | Self::Tracepoints(script) => {
                 let (process, directory) = bpftrace(pid, probed, *script)?;
-                Attached::Bpftrace(process, directory)
-            }
-            // These change nothing of the program's text.
-            Self::Growth(growth) => {
-                return Ok(Attached::Growth(Box::new(growing::watch(pid, *growth)?)));
-            }
-            Self::Tracepoints(script) => {
-                let (process, directory) = bpftrace(pid, probed, *script)?;
-                return Ok(Attached::Tracepoints(process, directory));
+                Attached::Bpftrace(process, directory, matches!(self, Self::Tracepoints(_)))
             }
             Self::PerfStat(places) => perf_stat(pid, probed, places)?,
         };
-        let changed = changed_text_bytes(pid, probed)?;
-        ensure!(changed > 0, "{self:?} is attached, but no probe is in {}", probed.display());
+        let is_in_text = !matches!(self, Self::Growth(_) | Self::Tracepoints(_));
+        ensure!(
+            !is_in_text || changed_text_bytes(pid, probed)? > 0,
+            "{self:?} is attached, but no probe is in {}",
+            probed.display()
+        );
         Ok(attached)
     }
 }
@@ -118,10 +114,7 @@ impl Attached {
     /// Takes it off again; what it has seen, if it says so.
     pub(crate) fn detach(self, pid: u32, probed: &Path) -> Result<Seen> {
         let seen = match self {
-            Self::Floor(session) => {
-                drop(session);
-                Seen::default()
-            }
+            Self::Floor(_session) => Seen::default(),
             Self::Drainprof(tracer) => {
                 tracer.interrupt()?;
                 let outcome = tracer.finish()?;
@@ -131,17 +124,10 @@ impl Attached {
                     .with_context(|| format!("drainprof reported nothing: {talk}"))?;
                 Seen::of_report(&report)
             }
-            Self::Bpftrace(process, directory) => {
-                let printed = stop(process)?;
-                drop(directory);
-                Seen::of_bpftrace(&printed)
+            Self::Bpftrace(process, _directory, besides) => {
+                Seen { besides, ..Seen::of_bpftrace(&stop(process)?) }
             }
             Self::Growth(watching) => watching.finish()?,
-            Self::Tracepoints(process, directory) => {
-                let printed = stop(process)?;
-                drop(directory);
-                Seen { besides: true, ..Seen::of_bpftrace(&printed) }
-            }
             Self::PerfStat(process) => {
                 stop(process)?;
                 forget_events()?;
@@ -152,71 +138,6 @@ impl Attached {
             Ok(changed_text_bytes(pid, probed)? == 0)
         })?;
         Ok(seen)
-    }
-}
-
-/// What a tracer says that it has seen.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) counts: Counts,
-    /// Losses, of a report that is not complete.
-    pub(crate) losses: Option<String>,
-    /// What the program does between its batches is counted as well: only too little is wrong.
-    pub(crate) besides: bool,
-}
-
-impl Seen {
-    /// From drainprof's report.
-    pub(crate) fn of_report(report: &Value) -> Self {
-        let sum = |key: &str| {
-            let targets = report["targets"].as_array().into_iter().flatten();
-            let allocators = targets.filter_map(|target| target["allocators"].as_array()).flatten();
-            let found: Vec<f64> =
-                allocators.filter_map(|allocator| allocator.pointer(key)?.as_f64()).collect();
-            (!found.is_empty()).then(|| found.iter().sum())
-        };
-        let losses = report["losses"].as_object().into_iter().flatten();
-        let losses: Vec<String> = losses
-            .filter(|(_, count)| count.as_u64().unwrap_or(0) > 0)
-            .map(|(name, count)| format!("{name} {count}"))
-            .collect();
-        Self {
-            counts: Counts {
-                allocated: sum("/objects/allocated"),
-                opened: sum("/granules/opened"),
-            },
-            losses: (report["complete"] != true).then(|| losses.join(", ")),
-            besides: false,
-        }
-    }
-
-    /// From the maps that bpftrace prints at its end.
-    fn of_bpftrace(printed: &[String]) -> Self {
-        let map = |name: &str| {
-            let line = printed.iter().find_map(|line| line.strip_prefix(name))?;
-            line.strip_prefix(": ")?.parse().ok()
-        };
-        let counts = Counts { allocated: map("@allocated"), opened: map("@opened") };
-        Self { counts, losses: None, besides: false }
-    }
-
-    /// What is wrong with it, given what there was to see.
-    pub(crate) fn wrong(&self, truth: Counts) -> Vec<String> {
-        let mut wrong: Vec<String> = self
-            .losses
-            .iter()
-            .map(|losses| format!("the report is not complete: {losses}"))
-            .collect();
-        let Counts { allocated, opened } = self.counts;
-        // Where objects are not followed nobody has seen any; where they are, they are what matters.
-        let pairs = [("objects", allocated, truth.allocated), ("granules", opened, truth.opened)];
-        let compared = pairs.into_iter().find(|(_, seen, _)| seen.is_some_and(|seen| seen > 0.0));
-        if let Some((what, Some(seen), Some(done))) = compared
-            && (done - seen > 0.5 || (seen - done > 0.5 && !self.besides))
-        {
-            wrong.push(format!("it counted {seen:.0} of {done:.0} {what}"));
-        }
-        wrong
     }
 }
 
@@ -288,7 +209,7 @@ fn stop(mut process: Process) -> Result<Vec<String>> {
     let mut asked: Option<Instant> = None;
     wait_for("a peer to end after SIGINT", || {
         let running = process.is_running()?;
-        if running && asked.is_none_or(|asked| asked.elapsed() > PATIENCE) {
+        if running && asked.is_none_or(|asked| asked.elapsed() > END_TIMEOUT) {
             process.signal(Signal::SIGINT)?;
             asked = Some(Instant::now());
         }
@@ -303,7 +224,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
         if Instant::now() > until {
             bail!("waited {:?} in vain for {what}", deadline());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
     Ok(())
 }
@@ -316,50 +237,4 @@ pub(crate) fn mapped(pid: u32, name: &str) -> Result<PathBuf> {
         .map(PathBuf::from)
         .find(|path| path.file_name().is_some_and(|file| file == name))
         .with_context(|| format!("process {pid} has not mapped {name}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::Seen;
-    use crate::worker::Counts;
-
-    const DONE: Counts = Counts { allocated: Some(100.0), opened: Some(4.0) };
-
-    /// Counts of reports and of bpftrace's maps are held against the truth; one event less is reported.
-    #[test]
-    fn counts_are_compared() {
-        let report = |allocated, opened| {
-            json!({"complete": true, "losses": {}, "targets": [{"allocators": [
-                {"objects": {"allocated": allocated}, "granules": {"opened": opened}}]}]})
-        };
-        assert!(Seen::of_report(&report(100, 0)).wrong(DONE).is_empty());
-        assert!(Seen::of_report(&report(0, 4)).wrong(DONE).is_empty());
-        assert_eq!(Seen::of_report(&report(99, 4)).wrong(DONE), ["it counted 99 of 100 objects"]);
-        let printed = |text: &str| Seen::of_bpftrace(&["ready".to_owned(), text.to_owned()]);
-        assert!(printed("@allocated: 100").wrong(DONE).is_empty());
-        assert_eq!(printed("@opened: 3").wrong(DONE), ["it counted 3 of 4 granules"]);
-    }
-
-    /// Where a program does some of it between its batches too, more is not wrong, and less is.
-    #[test]
-    fn more_may_be_besides() {
-        let seen = |allocated: f64| {
-            let counts = Counts { allocated: Some(allocated), opened: None };
-            Seen { counts, losses: None, besides: true }
-        };
-        assert!(seen(107.0).wrong(DONE).is_empty());
-        assert_eq!(seen(99.0).wrong(DONE), ["it counted 99 of 100 objects"]);
-    }
-
-    /// A figure that was bought with losses says so.
-    #[test]
-    fn losses_are_told() {
-        let report = json!({"complete": false, "losses": {"object_map_full": 7, "ring_full": 0}});
-        assert_eq!(
-            Seen::of_report(&report).wrong(DONE),
-            ["the report is not complete: object_map_full 7"]
-        );
-    }
 }

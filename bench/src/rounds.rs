@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    model::Row,
+    model::{Benchmark, Row},
     probing::Probing,
     worker::{Counts, Sample, Worker},
 };
@@ -63,7 +63,7 @@ impl Effort {
         soak: Duration::from_secs(35),
     };
 
-    /// The option that tells a target the length of its batches.
+    /// The option for the length of a target's batches.
     pub(crate) fn ms(self) -> String {
         format!("ms={}", self.batch_ms)
     }
@@ -153,36 +153,40 @@ impl Outcome {
 }
 
 /// Says which round begins.
-pub(crate) fn announce(round: usize, effort: Effort) {
-    announce_of(round, effort.rounds);
-}
-
-/// The same of a benchmark that has its own number of rounds.
-pub(crate) fn announce_of(round: usize, rounds: usize) {
+pub(crate) fn announce(round: usize, rounds: usize) {
     eprintln!("    round {} of {rounds}", round + 1);
 }
 
-/// Measures all variants on workers, one after the other, round by round; one figure.
+/// Measures all variants on workers, one after the other, round by round: one figure, so the rows of one table per worker.
 pub(crate) fn interleave(
-    workers: &mut [(Worker, PathBuf)],
+    mut workers: Vec<(Worker, PathBuf)>,
     variants: &[Variant],
     effort: Effort,
     value: fn(&Sample) -> f64,
-) -> Result<Vec<Outcome>> {
+    benchmark: &mut Benchmark,
+) -> Result<Vec<Vec<Row>>> {
     let mut outcomes: Vec<Outcome> = workers.iter().map(|_| Outcome::begin(variants, 1)).collect();
     for round in 0..effort.rounds {
-        announce(round, effort);
+        announce(round, effort.rounds);
         for ((worker, probed), outcome) in workers.iter_mut().zip(&mut outcomes) {
             let pid = worker.pid();
             outcome.round((pid, probed), variants, &mut || {
-                // What it did before is nobody's business.
+                // What it did before does not count.
                 worker.done();
                 let samples = worker.batches(effort.batches, value)?;
                 Ok((vec![samples], worker.done()))
             })?;
         }
     }
-    Ok(outcomes)
+    for (worker, _) in workers {
+        worker.finish()?;
+    }
+    let mut rows = Vec::new();
+    for outcome in outcomes {
+        rows.extend(outcome.tables);
+        benchmark.notes.extend(outcome.notes);
+    }
+    Ok(rows)
 }
 
 fn measured(

@@ -35,7 +35,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::{Summary, median};
+    use super::*;
 
     /// The middle one, the mean of the two in the middle, or nothing; one outlier does not move it.
     #[test]

@@ -47,7 +47,7 @@ pub(crate) struct Worker {
     done: Counts,
 }
 
-/// How much there was to count: what a target has done, or what somebody has seen of it.
+/// How much there was to count: what a target has done, or what a tracer has seen of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
     /// Objects allocated.
@@ -115,7 +115,7 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use super::Sample;
+    use super::*;
 
     /// Three numbers make a sample; less is an error, not a zero.
     #[test]

@@ -5,7 +5,7 @@ use drainprof_profile::Level;
 
 use super::Known;
 use crate::{
-    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    model::{Benchmark, Bound, Compare, Row, Table},
     probing::{Probing, mapped},
     rounds::Effort,
     worker::{Sample, Worker},
@@ -36,18 +36,9 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         rows[1].push(worker.batches(effort.batches, Sample::per_object)?);
     }
     worker.finish()?;
-    let table = Table {
-        title: String::new(),
-        unit: "ns per pair".to_owned(),
-        compare: Compare::Ratio,
-        rows: rows.into(),
-    };
-    benchmark.goals.push(Goal::new(
-        "cost after the detach ÷ before",
-        "×",
-        Bound::AtMost(1.02),
-        table.compared(AFTER),
-    ));
+    let table = Table::new("", "ns per pair", Compare::Ratio, rows.into());
+    let what = "cost after the detach ÷ before";
+    benchmark.goals.push(table.goal(what, "×", Bound::AtMost(1.02), AFTER));
     benchmark.tables.push(table);
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::Known;
 use crate::{
     floor,
     model::{Benchmark, Bound, Compare, Goal, Row, Table},
-    rounds::Effort,
+    rounds::{Effort, announce},
     worker::Worker,
 };
 
@@ -24,8 +24,8 @@ pub(super) const BENCHMARK: Known = Known {
     run,
 };
 
-/// How often it is looked whether the probes are gone.
-const LOOK: Duration = Duration::from_millis(1);
+/// The time between two checks whether the probes are gone.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 const PROFILE: &str = "ten";
 const LOAD: &str = "load maps and lifecycle programs (before the target is touched)";
 const ATTACH: &str = "attach: plan, load, place ten probes, arm";
@@ -49,7 +49,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let mut pauses = [CALM, ATTACHING, DETACHING, FLOOR].map(|name| (name, Vec::new()));
     let mut worker = Worker::start("pause", &[])?;
     for round in 0..effort.rounds {
-        eprintln!("    round {} of {}", round + 1, effort.rounds);
+        announce(round, effort.rounds);
         let measured = once(&mut worker)?;
         for ((_, list), value) in times.iter_mut().zip(measured.milliseconds) {
             list.push(value);
@@ -59,36 +59,15 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         }
     }
     worker.finish()?;
-    benchmark.goals.push(Goal::new(
-        "attaching ten probes to one process",
-        "ms",
-        Bound::Stated,
-        times[1].1.clone(),
-    ));
-    benchmark.goals.push(Goal::new("detaching them", "ms", Bound::Stated, times[2].1.clone()));
-    benchmark.goals.push(Goal::new(
-        "attaching them in a window of a duty cycle",
-        "ms",
-        Bound::AtMost(50.0),
-        times[3].1.clone(),
-    ));
-    benchmark.goals.push(Goal::new(
-        "detaching them after it",
-        "ms",
-        Bound::AtMost(200.0),
-        times[4].1.clone(),
-    ));
-    benchmark.goals.push(Goal::new(
-        "longest pause of the target while drainprof attaches",
-        "µs",
-        Bound::Stated,
-        pauses[1].1.clone(),
-    ));
-    let table = |title: &str, unit: &str, rows: &[(&str, Vec<f64>)]| Table {
-        title: title.to_owned(),
-        unit: unit.to_owned(),
-        compare: Compare::Nothing,
-        rows: rows.iter().map(|(name, samples)| Row::single(name, samples)).collect(),
+    let goal =
+        |what, most, row: usize| Goal::new(what, "ms", Bound::AtMost(most), times[row].1.clone());
+    benchmark.goals.extend([
+        goal("attaching them in a window of a duty cycle", 50.0, 3),
+        goal("detaching them after it", 200.0, 4),
+    ]);
+    let table = |title: &str, unit: &str, rows: &[(&str, Vec<f64>)]| {
+        let rows = rows.iter().map(|(name, samples)| Row::single(name, samples)).collect();
+        Table::new(title, unit, Compare::Nothing, rows)
     };
     benchmark.tables.push(table("time", "ms", &times));
     benchmark.tables.push(table("longest pause of the target", "µs", &pauses));
@@ -146,7 +125,7 @@ fn detached(observer: Side) -> Duration {
         if let Some(gone) = detaching.gone() {
             break gone;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     };
     detaching.wait();
     gone.saturating_duration_since(began)

@@ -5,9 +5,9 @@ use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{
-    model::{Benchmark, Bound, Goal},
+    model::{Benchmark, Bound},
     probing::Probing,
-    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
+    rounds::{BPFTRACE, Effort, FLOOR, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -29,37 +29,17 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         Variant::new(BPFTRACE, Probing::Bpftrace(SCRIPT)),
     ];
     let mut measure = |objects: &str, value: fn(&Sample) -> f64| {
-        let mut workers = [Worker::of_itself("cost", &[objects.to_owned(), effort.ms()])?];
-        let Outcome { mut tables, notes } =
-            interleave(&mut workers, &variants, effort, value)?.remove(0);
-        for (worker, _) in workers {
-            worker.finish()?;
-        }
-        benchmark.notes.extend(notes);
-        anyhow::Ok(tables.remove(0))
+        let worker = Worker::of_itself("cost", &[objects.to_owned(), effort.ms()])?;
+        interleave(vec![worker], &variants, effort, value, benchmark).map(|mut all| all.remove(0))
     };
     let rows = measure("objects=1000", Sample::per_object)?;
     let large = costs("granules of 1000 objects", "ns per object", rows);
     let rows = measure("objects=0", Sample::per_granule)?;
     let empty = costs("granules without objects", "ns per granule", rows);
-    benchmark.goals.push(
-        Goal::new(
-            "drainprof, per object, 1000 objects per granule",
-            "ns",
-            Bound::AtMost(2.0),
-            large.compared(DRAINPROF),
-        )
-        .because(large.why_not(DRAINPROF)),
-    );
-    benchmark.goals.push(
-        Goal::new(
-            "drainprof ÷ floor, per open and close",
-            "×",
-            Bound::AtMost(1.3),
-            empty.times(DRAINPROF, FLOOR),
-        )
-        .because(empty.why_not(DRAINPROF)),
-    );
+    let what = "drainprof, per object, 1000 objects per granule";
+    benchmark.goals.push(large.goal(what, "ns", Bound::AtMost(2.0), DRAINPROF));
+    let what = "drainprof ÷ floor, per open and close";
+    benchmark.goals.push(empty.goal_of_times(what, Bound::AtMost(1.3), DRAINPROF, FLOOR));
     benchmark.tables.extend([large, empty]);
     Ok(())
 }

@@ -16,7 +16,7 @@ use drainprof_tests::{
 };
 use serde_json::Value;
 
-use super::Known;
+use super::{Known, number_after};
 use crate::{
     model::{Benchmark, Bound, Compare, Goal, Row, Table},
     rounds::{BARE, BARE_AGAIN, Effort, announce},
@@ -36,8 +36,8 @@ const CENSUS: &str = "drainprof census";
 const GDB: &str = "gdb";
 /// Bytes of an object of the heaps, with what glibc adds, on average.
 const OBJECT: u64 = 282;
-/// How often a census's peak of memory is read.
-const PACE: Duration = Duration::from_millis(2);
+/// The time between two readings of a census's peak of memory.
+const PEAK_INTERVAL: Duration = Duration::from_millis(2);
 
 fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let args = [format!("ms={}", effort.batch_ms * 40), "window=100000".to_owned()];
@@ -47,9 +47,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     let mut pairs = || Ok(worker.batch()?.objects);
     during(effort, benchmark, ("malloc and free", "pairs in a batch"), pid, &mut pairs)?;
     worker.finish()?;
-    match redis_load(effort, benchmark) {
-        Ok(()) => {}
-        Err(error) => benchmark.notes.push(format!("Redis was not measured: {error:#}")),
+    if let Err(error) = redis_load(effort, benchmark) {
+        benchmark.notes.push(format!("Redis was not measured: {error:#}"));
     }
     heaps(effort, benchmark)
 }
@@ -65,19 +64,12 @@ fn redis_load(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         let mut command = Command::new(&client);
         command.arg("-s").arg(&socket).args(["-t", "set", "-r", "100000", "-P", "16", "--csv"]);
         let output = command.args(["-n", &requests]).output()?;
-        rate(&String::from_utf8_lossy(&output.stdout))
+        number_after(&String::from_utf8_lossy(&output.stdout), "\"SET\",\"")
     };
     load()?;
     during(effort, benchmark, ("Redis", "requests per second"), server.pid(), &mut load)?;
     server.signal(nix::sys::signal::Signal::SIGTERM)?;
     server.finish().map(drop)
-}
-
-/// The rate in what redis-benchmark prints: `"SET","123456.78",…`.
-fn rate(csv: &str) -> Result<f64> {
-    let line = csv.lines().find_map(|line| line.strip_prefix("\"SET\",\""));
-    let word = line.and_then(|rest| rest.split('"').next());
-    word.and_then(|word| word.parse().ok()).with_context(|| format!("no rate in:\n{csv}"))
 }
 
 /// Rounds of bare, censuses, gdb and bare again.
@@ -92,7 +84,7 @@ fn during(
     let mut samples = [const { Vec::new() }; 4];
     let (mut censuses, binary) = (0, environment::drainprof()?);
     for round in 0..effort.rounds {
-        announce(round, effort);
+        announce(round, effort.rounds);
         samples[0].push(load()?);
         let mut census = Command::new(&binary);
         census.args(["census", "-o", "json", "-p", &pid.to_string()]);
@@ -112,17 +104,15 @@ fn during(
         None => Row::unavailable(GDB, "not installed"),
     };
     let rows = vec![
-        Row { baseline: true, ..Row::single(BARE, &samples[0]) },
+        Row::baseline(BARE, &samples[0]),
         Row::single(CENSUS, &samples[1]),
         peer,
-        Row { baseline: true, ..Row::single(BARE_AGAIN, &samples[3]) },
+        Row::baseline(BARE_AGAIN, &samples[3]),
     ];
-    let (title, unit) = (title.to_owned(), unit.to_owned());
-    let table = Table { title, unit, compare: Compare::Ratio, rows };
+    let table = Table::new(title, unit, Compare::Ratio, rows);
     for (name, bound) in [(CENSUS, Bound::AtLeast(0.99)), (GDB, Bound::Stated)] {
-        let what = format!("{}: with {name} each second ÷ bare", table.title);
-        let goal = Goal::new(&what, "×", bound, table.compared(name));
-        benchmark.goals.push(goal.because(table.why_not(name)));
+        let what = format!("{title}: with {name} each second ÷ bare");
+        benchmark.goals.push(table.goal(&what, "×", bound, name));
     }
     benchmark.tables.push(table);
     Ok(())
@@ -190,7 +180,7 @@ fn heaps(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
 }
 
 /// What a child prints, and its peak of resident memory in bytes, as last read before its end. (The resource usage of a
-/// child that has ended includes the peak of whoever started it.)
+/// child that has ended includes the peak of its parent.)
 fn with_peak(mut child: Child) -> Result<(String, u64)> {
     let out = child.stdout.take().context("stdout is piped")?;
     let reader = thread::spawn(move || std::io::read_to_string(out));
@@ -200,22 +190,9 @@ fn with_peak(mut child: Child) -> Result<(String, u64)> {
         if let Some(ended) = child.try_wait()? {
             break ended;
         }
-        thread::sleep(PACE);
+        thread::sleep(PEAK_INTERVAL);
     };
     ensure!(ended.success(), "it ended with {ended}");
     let Ok(text) = reader.join() else { bail!("the reader of its output has panicked") };
     Ok((text?, peak.context("its peak could not be read")?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rate;
-
-    /// The rate of redis-benchmark is read; without one there is an error, not a zero.
-    #[test]
-    fn redis_is_read() {
-        let text = "\"test\",\"rps\"\n\"SET\",\"72150.07\",\"0.3\"\n";
-        assert!((rate(text).unwrap() - 72150.07).abs() < 1e-6);
-        assert!(rate("Could not connect\n").is_err());
-    }
 }

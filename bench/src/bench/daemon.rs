@@ -15,7 +15,7 @@ use nix::{
 use super::Known;
 use crate::{
     model::{Benchmark, Bound, Compare, Goal, Row, Table},
-    rounds::{Effort, announce_of},
+    rounds::{Effort, announce},
     worker::Worker,
 };
 
@@ -55,7 +55,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     thread::sleep(length.min(SETTLING));
     let (mut cpu, mut resident) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        announce_of(round, rounds);
+        announce(round, rounds);
         cpu.push(share_of_cpu(daemon.pid(), length)?);
         resident.push(node::resident(daemon.pid())? as f64 / f64::from(1 << 20));
     }
@@ -63,27 +63,22 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     for worker in attached.into_iter().chain(others) {
         worker.finish()?;
     }
-    let table = |title: &str, unit: &str, samples: &[f64]| Table {
-        title: title.to_owned(),
-        unit: unit.to_owned(),
-        compare: Compare::Nothing,
-        rows: vec![Row::single("drainprof daemon", samples)],
-    };
-    benchmark.tables.push(table("CPU time", "% of one CPU", &cpu));
-    benchmark.tables.push(table("resident memory at the end of a round", "MiB", &resident));
-    let bound = Bound::AtMost;
-    benchmark.goals.push(Goal::new(
-        "CPU time of the idle daemon, of one CPU",
-        "%",
-        bound(0.2),
-        cpu,
-    ));
-    benchmark.goals.push(Goal::new("its resident memory", "MiB", bound(40.0), resident));
+    for (title, unit, samples) in [
+        ("CPU time", "% of one CPU", &cpu),
+        ("resident memory at the end of a round", "MiB", &resident),
+    ] {
+        let rows = vec![Row::single("drainprof daemon", samples)];
+        benchmark.tables.push(Table::new(title, unit, Compare::Nothing, rows));
+    }
+    benchmark.goals.extend([
+        Goal::new("CPU time of the idle daemon, of one CPU", "%", Bound::AtMost(0.2), cpu),
+        Goal::new("its resident memory", "MiB", Bound::AtMost(40.0), resident),
+    ]);
     benchmark.notes.push(format!("A round is {seconds} s."));
     Ok(())
 }
 
-/// Programs that wait to be told to work, and never are.
+/// Programs that wait for a request to work, which never comes.
 fn start(target: &str, number: usize) -> Result<Vec<Worker>> {
     (0..number).map(|_| Worker::start(target, &[])).collect()
 }

@@ -5,9 +5,9 @@ use anyhow::Result;
 use super::{Known, costs};
 use crate::{
     growing::{Count, Growth},
-    model::{Benchmark, Bound, Goal},
+    model::{Benchmark, Bound},
     probing::{Probing, Script},
-    rounds::{Effort, Outcome, Variant, interleave},
+    rounds::{Effort, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -28,7 +28,7 @@ const PEER_EMPTY: &str = "bpftrace, an empty program";
 
 /// What is measured.
 struct Case {
-    /// What the program is reported.
+    /// What the program does.
     what: &'static str,
     title: &'static str,
     /// An operation.
@@ -68,7 +68,7 @@ const CASES: [Case; 3] = [
         what: "what=heap",
         title: "calls of brk",
         unit: "brk",
-        // It tells by how much the end has moved, which is nothing.
+        // It reports by how much the end has moved, which is nothing.
         count: None,
         stacks: script!("growth-heap.bt"),
         sums: script!("growth-heap-sum.bt"),
@@ -94,24 +94,13 @@ fn measure(case: &Case, effort: Effort, benchmark: &mut Benchmark) -> Result<()>
     variants
         .extend(case.empty.map(|script| Variant::new(PEER_EMPTY, Probing::Tracepoints(script))));
     let args = [case.what.to_owned(), "depth=20".to_owned(), effort.ms()];
-    let mut workers = [Worker::of_itself("grow_cost", &args)?];
-    let Outcome { mut tables, notes } =
-        interleave(&mut workers, &variants, effort, Sample::per_object)?.remove(0);
-    for (worker, _) in workers {
-        worker.finish()?;
-    }
-    let table = costs(case.title, &format!("ns per {}", case.unit), tables.remove(0));
-    for (name, how) in [(STACKS, ""), (SUMS, ", without stacks")] {
-        let what = format!("growth, per {}{how}", case.unit);
-        let goal = Goal::new(&what, "ns", Bound::Stated, table.compared(name));
-        benchmark.goals.push(goal.because(table.why_not(name)));
-    }
+    let workers = vec![Worker::of_itself("grow_cost", &args)?];
+    let mut measured = interleave(workers, &variants, effort, Sample::per_object, benchmark)?;
+    let table = costs(case.title, &format!("ns per {}", case.unit), measured.remove(0));
     for (name, ours, how) in [(PEER_STACKS, STACKS, "by ustack"), (PEER_SUMS, SUMS, "in all")] {
         let what = format!("bpftrace {how} ÷ drainprof; {}", case.title);
-        let goal = Goal::new(&what, "×", Bound::Stated, table.times(name, ours));
-        benchmark.goals.push(goal.because(table.why_not(name).or_else(|| table.why_not(ours))));
+        benchmark.goals.push(table.goal_of_times(&what, Bound::Stated, name, ours));
     }
     benchmark.tables.push(table);
-    benchmark.notes.extend(notes);
     Ok(())
 }

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use super::{Known, costs};
 use crate::{
-    model::{Benchmark, Bound, Goal, Row},
+    model::{Benchmark, Bound, Row},
     probing::{Probing, mapped},
-    rounds::{BPFTRACE, BPFTRACE_EMPTY, Effort, FLOOR, Outcome, Variant, interleave},
+    rounds::{BPFTRACE, BPFTRACE_EMPTY, Effort, FLOOR, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -43,32 +43,17 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     ];
     let worker = Worker::start("malloc_pairs", &[effort.ms()])?;
     let libc = mapped(worker.pid(), "libc.so.6")?;
-    let mut workers = [(worker, libc)];
-    let Outcome { mut tables, notes } =
-        interleave(&mut workers, &variants, effort, Sample::per_object)?.remove(0);
-    for (worker, _) in workers {
-        worker.finish()?;
-    }
-    let mut table = costs("", "ns per pair", tables.remove(0));
+    let workers = vec![(worker, libc)];
+    let mut measured = interleave(workers, &variants, effort, Sample::per_object, benchmark)?;
+    let mut table = costs("", "ns per pair", measured.remove(0));
     for runner in RUNNERS {
         table.rows.push(runner.row(effort));
     }
-    let goal =
-        |what, bound, rounds, row| Goal::new(what, "×", bound, rounds).because(table.why_not(row));
-    benchmark.goals.push(goal(
-        "bpftrace ÷ drainprof",
-        Bound::AtLeast(5.0),
-        table.times(BPFTRACE, DRAINPROF),
-        BPFTRACE,
-    ));
-    benchmark.goals.push(goal(
-        "drainprof ÷ floor",
-        Bound::AtMost(1.25),
-        table.times(DRAINPROF, FLOOR),
-        DRAINPROF,
-    ));
+    benchmark.goals.extend([
+        table.goal_of_times("bpftrace ÷ drainprof", Bound::AtLeast(5.0), BPFTRACE, DRAINPROF),
+        table.goal_of_times("drainprof ÷ floor", Bound::AtMost(1.25), DRAINPROF, FLOOR),
+    ]);
     benchmark.tables.push(table);
-    benchmark.notes.extend(notes);
     Ok(())
 }
 

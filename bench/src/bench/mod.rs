@@ -18,7 +18,7 @@ mod why;
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{
     machine,
@@ -31,7 +31,7 @@ pub(crate) struct Known {
     /// What `--only` takes.
     pub(crate) name: &'static str,
     title: &'static str,
-    /// What is measured, and how, for who reads the page.
+    /// What is measured, and how, for readers of the page.
     about: &'static str,
     run: fn(Effort, &mut Benchmark) -> Result<()>,
 }
@@ -75,5 +75,35 @@ pub(crate) fn measure(known: &Known, effort: Effort) -> Benchmark {
 
 /// A table of CPU time against bare.
 fn costs(title: &str, unit: &str, rows: Vec<Row>) -> Table {
-    Table { title: title.to_owned(), unit: unit.to_owned(), compare: Compare::Added, rows }
+    Table::new(title, unit, Compare::Added, rows)
+}
+
+/// The number that follows on the line that begins so, as load generators print their rates.
+fn number_after(text: &str, begin: &str) -> Result<f64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(begin));
+    let word = rest.and_then(|rest| rest.trim_start().split([' ', '"']).next());
+    word.and_then(|word| word.parse().ok())
+        .with_context(|| format!("no number after {begin:?} in:\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rates of ab, pgbench and redis-benchmark are read; without one there is an error, not a zero.
+    #[test]
+    fn rates() {
+        for (text, begin, rate) in [
+            (
+                "Failed requests: 0\nRequests per second:    41234.56 [#/sec]\n",
+                "Requests per second:",
+                41234.56,
+            ),
+            ("latency average = 0.05 ms\ntps = 19876.5 (without)\n", "tps = ", 19876.5),
+            ("\"test\",\"rps\"\n\"SET\",\"72150.07\",\"0.3\"\n", "\"SET\",\"", 72150.07),
+        ] {
+            assert!((number_after(text, begin).unwrap() - rate).abs() < 1e-6, "{text}");
+            assert!(number_after("connection refused\n", begin).is_err());
+        }
+    }
 }

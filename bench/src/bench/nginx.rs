@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use drainprof_profile::Level;
 use drainprof_tests::{environment::which, nginx::Nginx};
 
-use super::Known;
+use super::{Known, number_after};
 use crate::{
     model::{BOUNDARY_LEAVES, Benchmark, CLOSE_LEAVES, Compare, Table},
     probing::Probing,
@@ -56,14 +56,13 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     load()?;
     let mut outcome = Outcome::begin(&variants, FIGURES.len());
     for round in 0..effort.rounds {
-        announce(round, effort);
+        announce(round, effort.rounds);
         outcome
             .round((nginx.worker, &binary), &variants, &mut || Ok((load()?, Counts::default())))?;
     }
     nginx.quit()?;
     for ((unit, compare), rows) in FIGURES.iter().zip(outcome.tables) {
-        let (title, unit) = (String::new(), (*unit).to_owned());
-        benchmark.tables.push(Table { title, unit, compare: *compare, rows });
+        benchmark.tables.push(Table::new("", unit, *compare, rows));
     }
     benchmark.notes.extend(outcome.notes);
     let table = &benchmark.tables[0];
@@ -85,22 +84,7 @@ fn cpu_ns(pid: u32) -> Result<f64> {
     word.with_context(|| format!("{path} begins with no number: {text:?}"))
 }
 
-/// The rate that ab tells.
+/// The rate that ab prints.
 pub(super) fn rate(text: &str) -> Result<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Requests per second:"));
-    let word = line.and_then(|rest| rest.split_whitespace().next());
-    word.and_then(|word| word.parse().ok()).with_context(|| format!("ab told no rate:\n{text}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rate;
-
-    /// ab's rate is read; without one there is an error, not a zero.
-    #[test]
-    fn ab_is_read() {
-        let text = "Failed requests:        0\nRequests per second:    41234.56 [#/sec] (mean)\n";
-        assert!((rate(text).unwrap() - 41234.56).abs() < 1e-6);
-        assert!(rate("ab: connection refused\n").is_err());
-    }
+    number_after(text, "Requests per second:")
 }

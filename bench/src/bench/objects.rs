@@ -5,9 +5,9 @@ use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{
-    model::{Benchmark, Bound, Goal},
+    model::{Benchmark, Bound},
     probing::Probing,
-    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
+    rounds::{BPFTRACE, Effort, FLOOR, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -32,24 +32,16 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         Variant::new(DRAINPROF, Probing::Drainprof(PROFILE, Level::Objects, &[])),
         Variant::new(BPFTRACE, Probing::Bpftrace(SCRIPT)),
     ];
-    let mut workers = PROGRAMS
+    let workers = PROGRAMS
         .iter()
         .map(|(program, _)| Worker::of_itself(program, &["objects=1000".to_owned(), effort.ms()]))
         .collect::<Result<Vec<_>>>()?;
-    let outcomes = interleave(&mut workers, &variants, effort, Sample::per_object)?;
-    for (worker, _) in workers {
-        worker.finish()?;
-    }
-    for ((_, title), outcome) in PROGRAMS.iter().zip(outcomes) {
-        let Outcome { mut tables, notes } = outcome;
-        let table = costs(title, "ns per object", tables.remove(0));
+    let measured = interleave(workers, &variants, effort, Sample::per_object, benchmark)?;
+    for ((_, title), rows) in PROGRAMS.iter().zip(measured) {
+        let table = costs(title, "ns per object", rows);
         let what = format!("drainprof ÷ floor; {title}");
-        benchmark.goals.push(
-            Goal::new(&what, "×", Bound::AtMost(1.25), table.times(DRAINPROF, FLOOR))
-                .because(table.why_not(DRAINPROF)),
-        );
+        benchmark.goals.push(table.goal_of_times(&what, Bound::AtMost(1.25), DRAINPROF, FLOOR));
         benchmark.tables.push(table);
-        benchmark.notes.extend(notes);
     }
     Ok(())
 }

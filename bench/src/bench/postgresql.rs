@@ -7,7 +7,7 @@ use drainprof_tests::{
     postgresql::{Cluster, binaries},
 };
 
-use super::Known;
+use super::{Known, number_after};
 use crate::{
     model::{BOUNDARY_LEAVES, Benchmark, Bound, CLOSE_LEAVES, Compare, Table},
     probing::Probing,
@@ -47,7 +47,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     load(&cluster, 1)?;
     let mut outcome = Outcome::begin(&variants, 1);
     for round in 0..effort.rounds {
-        announce(round, effort);
+        announce(round, effort.rounds);
         outcome.round((cluster.postmaster.pid(), &binary), &variants, &mut || {
             Ok((vec![vec![load(&cluster, effort.pgbench_seconds)?]], Counts::default()))
         })?;
@@ -55,8 +55,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
     cluster.stop()?;
     benchmark.notes.extend(outcome.notes);
     for rows in outcome.tables {
-        let (title, unit) = (String::new(), "transactions per second".to_owned());
-        let table = Table { title, unit, compare: Compare::Ratio, rows };
+        let table = Table::new("", "transactions per second", Compare::Ratio, rows);
         // At `objects` nearly all time is the probes', and what they add is judged elsewhere.
         for (level, row, floor, bound) in [
             ("close", CLOSE, FLOOR_CLOSE, CLOSE_LEAVES),
@@ -78,24 +77,5 @@ pub(super) fn load(cluster: &Cluster, seconds: u32) -> Result<f64> {
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "pgbench failed: {output:?}");
-    rate(&text)
-}
-
-fn rate(text: &str) -> Result<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("tps = "));
-    let word = line.and_then(|rest| rest.split_whitespace().next());
-    word.and_then(|word| word.parse().ok()).with_context(|| format!("pgbench told no tps:\n{text}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rate;
-
-    /// pgbench's rate is read; without one there is an error, not a zero.
-    #[test]
-    fn pgbench_is_read() {
-        let text = "latency average = 0.05 ms\ntps = 19876.5 (without initial connection time)\n";
-        assert!((rate(text).unwrap() - 19876.5).abs() < 1e-6);
-        assert!(rate("pgbench: error\n").is_err());
-    }
+    number_after(&text, "tps = ")
 }

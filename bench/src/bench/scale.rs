@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::{Known, costs};
 use crate::{
     model::{Benchmark, Bound, Goal, Row},
-    probing::Seen,
     rounds::{BARE, Effort},
+    seen::Seen,
     worker::Worker,
 };
 
@@ -164,7 +164,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// The maps are told apart by their sizes: granules by what was asked for, the table of objects and the map behind
+    /// The maps are distinguished by their sizes: granules by what was asked for, the table of objects and the map behind
     /// it by what follows from that, the index of granules by having more than twice as many entries.
     fn of(pid: u32, granules: u64, objects: u64) -> Result<Self> {
         let sizes = Sizes {

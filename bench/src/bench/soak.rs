@@ -115,8 +115,8 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         let name = format!("{name}, mean {mean:.1} {unit}");
         rows.push(Row::single(name.trim_end(), &interval));
     }
-    let (title, unit) = ("slope (95 % interval)".to_owned(), "per hour".to_owned());
-    benchmark.tables.push(Table { title, unit, compare: Compare::Nothing, rows });
+    let title = "slope (95 % interval)";
+    benchmark.tables.push(Table::new(title, "per hour", Compare::Nothing, rows));
     let seconds = effort.soak.as_secs();
     benchmark.notes.push(format!("{seconds} s in all; {windows} diagnostic windows."));
     Ok(())

@@ -5,9 +5,9 @@ use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{
-    model::{Benchmark, Bound, Goal},
+    model::{Benchmark, Bound},
     probing::Probing,
-    rounds::{BPFTRACE, Effort, FLOOR, Outcome, Variant, interleave},
+    rounds::{BPFTRACE, Effort, FLOOR, Variant, interleave},
     worker::{Sample, Worker},
 };
 
@@ -71,7 +71,7 @@ fn measure(
     effort: Effort,
     benchmark: &mut Benchmark,
 ) -> Result<()> {
-    let mut workers = cases
+    let workers = cases
         .iter()
         .map(|(program, depth, _)| {
             let depth = format!("depth={depth}");
@@ -79,25 +79,17 @@ fn measure(
             Worker::of_itself(program, &[&fixed[..], &[depth, effort.ms()]].concat())
         })
         .collect::<Result<Vec<_>>>()?;
-    let outcomes = interleave(&mut workers, variants, effort, Sample::per_object)?;
-    for (worker, _) in workers {
-        worker.finish()?;
-    }
-    for ((_, _, title), outcome) in cases.iter().zip(outcomes) {
-        let Outcome { mut tables, notes } = outcome;
-        let table = costs(title, "ns per alloc", tables.remove(0));
+    let measured = interleave(workers, variants, effort, Sample::per_object, benchmark)?;
+    for ((_, _, title), rows) in cases.iter().zip(measured) {
+        let table = costs(title, "ns per alloc", rows);
         for (row, other, bound, what) in GOALS {
             // Not every case has every peer.
-            if !table.rows.iter().any(|known| known.name == row) {
-                continue;
+            if table.rows.iter().any(|known| known.name == row) {
+                let what = format!("{what}; {title}");
+                benchmark.goals.push(table.goal_of_times(&what, bound, row, other));
             }
-            let what = format!("{what}; {title}");
-            let why = table.why_not(row).or_else(|| table.why_not(other));
-            let rounds = table.times(row, other);
-            benchmark.goals.push(Goal::new(&what, "×", bound, rounds).because(why));
         }
         benchmark.tables.push(table);
-        benchmark.notes.extend(notes);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use drainprof_profile::Level;
 
 use super::{Known, costs};
 use crate::{
-    model::{Benchmark, Bound, Goal, Table},
+    model::{Benchmark, Bound, Goal, Row, Table},
     probing::Probing,
     rounds::{Effort, FLOOR, Variant, interleave},
     worker::{Sample, Worker},
@@ -28,7 +28,7 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
         Variant::new(DRAINPROF, Probing::Drainprof(PROFILE, Level::Objects, &[])),
     ];
     let cases = cases();
-    let mut workers = cases
+    let workers = cases
         .iter()
         .map(|(threads, shared)| {
             let args = [
@@ -41,21 +41,16 @@ fn run(effort: Effort, benchmark: &mut Benchmark) -> Result<()> {
             Worker::of_itself("cost", &args)
         })
         .collect::<Result<Vec<_>>>()?;
-    let outcomes = interleave(&mut workers, &variants, effort, Sample::per_object)?;
-    for (worker, _) in workers {
-        worker.finish()?;
-    }
-    let mut tables: Vec<Table> = Vec::new();
-    for ((threads, shared), outcome) in cases.iter().zip(outcomes) {
-        benchmark.notes.extend(outcome.notes);
+    let measured = interleave(workers, &variants, effort, Sample::per_object, benchmark)?;
+    let table = |((threads, shared), rows): (&(usize, bool), Vec<Row>)| {
         let title = match (threads, shared) {
             (1, _) => "1 thread".to_owned(),
             (_, true) => format!("{threads} threads, one granule"),
             (_, false) => format!("{threads} threads, one granule each"),
         };
-        let unit = "ns per object";
-        tables.extend(outcome.tables.into_iter().map(|rows| costs(&title, unit, rows)));
-    }
+        costs(&title, "ns per object", rows)
+    };
+    let tables: Vec<Table> = cases.iter().zip(measured).map(table).collect();
     if let Some((alone, others)) = tables.split_first() {
         for table in others {
             let what = format!("drainprof ÷ with 1 thread; {}", table.title);

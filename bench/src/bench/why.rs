@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{Known, nginx, postgresql};
 use crate::{
-    model::{Benchmark, Bound, Compare, Goal, Row, Table},
+    model::{Benchmark, Bound, Compare, Row, Table},
     rounds::{BARE, BARE_AGAIN, Effort, announce},
 };
 
@@ -65,7 +65,7 @@ fn measure(
     let (mut before, mut with, mut after) = (Vec::new(), Vec::new(), Vec::new());
     let mut costs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for round in 0..effort.rounds {
-        announce(round, effort);
+        announce(round, effort.rounds);
         before.push(load()?);
         let mut why = command()?;
         why.env_remove("DRAINPROF_BUDGET").args(["why", "-o", "json", "-d"]);
@@ -84,17 +84,14 @@ fn measure(
         format!("{server}: {answer} in {rounds} rounds, probes took at most {most:.2} % of a CPU")
     }));
     let rows = vec![
-        Row { baseline: true, ..Row::single(BARE, &before) },
+        Row::baseline(BARE, &before),
         Row::single(WHY, &with),
-        Row { baseline: true, ..Row::single(BARE_AGAIN, &after) },
+        Row::baseline(BARE_AGAIN, &after),
     ];
-    let (title, unit) = (server.to_owned(), format!("{unit} per second"));
-    let table = Table { title, unit: unit.clone(), compare: Compare::Ratio, rows };
-    let goal = format!("{unit} of {server} with `why` ÷ bare");
-    benchmark.goals.push(
-        Goal::new(&goal, "×", Bound::AtLeast(0.97), table.compared(WHY))
-            .because(table.why_not(WHY)),
-    );
+    let unit = format!("{unit} per second");
+    let table = Table::new(server, &unit, Compare::Ratio, rows);
+    let what = format!("{unit} of {server} with `why` ÷ bare");
+    benchmark.goals.push(table.goal(&what, "×", Bound::AtLeast(0.97), WHY));
     benchmark.tables.push(table);
     Ok(())
 }
