@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, Metadata, MetadataCommand};
+use fs_err as fs;
 
 use crate::work;
 
@@ -49,6 +50,26 @@ pub(crate) fn metadata(root: &Path) -> Result<Metadata> {
         .context(
             "read the workspace with `cargo metadata --locked`; is Cargo.lock committed and fresh?",
         )
+}
+
+/// What `Cargo.lock` holds.
+#[derive(serde::Deserialize)]
+pub(crate) struct Lock {
+    pub(crate) package: Vec<Locked>,
+}
+
+/// A package that is locked.
+#[derive(serde::Deserialize)]
+pub(crate) struct Locked {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) checksum: Option<String>,
+}
+
+impl Lock {
+    pub(crate) fn read(root: &Path) -> Result<Self> {
+        toml::from_str(&fs::read_to_string(root.join("Cargo.lock"))?).context("parse Cargo.lock")
+    }
 }
 
 /// Where the tasks put what they make: `target/` of the workspace, or `CARGO_TARGET_DIR`.
@@ -111,8 +132,7 @@ pub(crate) fn tests(root: &Path, only: &[&str]) -> Result<Tests> {
     }
     let drainprof = drainprof.context("cargo named no drainprof")?;
     let directory = target_dir(root).join("tests");
-    std::fs::create_dir_all(&directory)
-        .with_context(|| format!("create {}", directory.display()))?;
+    fs::create_dir_all(&directory)?;
     tests.drainprof = directory.join(DRAINPROF);
     strip("--strip-all", drainprof.as_std_path(), &tests.drainprof)?;
     // Cargo names them as they become ready; a run that is compared with another wants one order.
@@ -209,8 +229,7 @@ fn build(what: &str, command: &mut Command) -> Result<Vec<Message>> {
 ///
 /// A first line `/* cflags: FLAGS */` names flags beyond the common ones, as it does for the tests' targets.
 pub(crate) fn target(source: &Path, directory: &Path) -> Result<PathBuf> {
-    let text =
-        std::fs::read_to_string(source).with_context(|| format!("read {}", source.display()))?;
+    let text = fs::read_to_string(source)?;
     let flags = text
         .lines()
         .next()
@@ -245,7 +264,8 @@ pub(crate) fn compile(source: &Path, program: &Path, flags: &[&str]) -> Result<(
     work::run("compile a test target", "`cargo xtask setup` installs gcc", &mut gcc)
 }
 
-fn is_fresh(made: &Path, source: &Path) -> bool {
+/// Whether a file was made after its source was changed.
+pub(crate) fn is_fresh(made: &Path, source: &Path) -> bool {
     let time = |path: &Path| path.metadata().and_then(|data| data.modified());
     matches!((time(made), time(source)), (Ok(made), Ok(source)) if made > source)
 }

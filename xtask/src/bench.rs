@@ -4,11 +4,12 @@
 //! what it measures and how is its business. Goals that are missed fail nothing: this is no test.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 
 use crate::{artifacts, setup, work};
 
@@ -42,19 +43,17 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 pub(crate) struct SoakArgs {
     /// How long: 90s, 20m, 2h. A third of it is for warming up, which takes more than half an hour.
-    #[arg(long = "for", value_name = "TIME", default_value = "2h", value_parser = seconds)]
-    length: u64,
+    #[arg(long = "for", value_name = "TIME", default_value = "2h", value_parser = minutes)]
+    length: Duration,
     /// Keep this drainprof busy instead of building one.
     #[arg(long, value_name = "FILE")]
     drainprof: Option<PathBuf>,
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
-    let units = [('s', 1), ('m', 60), ('h', 3600)];
-    let found = units
-        .iter()
-        .find_map(|(unit, seconds)| Some(text.strip_suffix(*unit)?.parse::<u64>().ok()? * seconds));
-    found.filter(|length| *length >= 60).ok_or_else(|| "a minute or more: 90s, 20m, 2h".to_owned())
+fn minutes(text: &str) -> Result<Duration> {
+    let length = work::duration(text)?;
+    ensure!(length >= Duration::from_secs(60), "a minute or more");
+    Ok(length)
 }
 
 /// Keeps a daemon busy; fails where something of it grows.
@@ -62,13 +61,14 @@ pub(crate) fn soak(args: &SoakArgs) -> Result<()> {
     let root = work::root()?;
     setup::mount_tracefs()?;
     let drainprof = match &args.drainprof {
-        Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
+        Some(path) => fs::canonicalize(path)?,
         None => artifacts::drainprof(&root)?,
     };
     let bench = artifacts::bench_dev(&root)?;
-    work::step(format!("soak: keep a daemon busy for {} s", args.length));
+    let length = args.length.as_secs().to_string();
+    work::step(format!("soak: keep a daemon busy for {length} s"));
     let mut command = work::as_root(bench, &[("DRAINPROF_BIN", drainprof.as_os_str())]);
-    command.args(["measure", "--only", "soak", "--soak", &args.length.to_string()]);
+    command.args(["measure", "--only", "soak", "--soak", &length]);
     let output = command.stderr(Stdio::inherit()).output().context("run drainprof-bench")?;
     let results: serde_json::Value =
         serde_json::from_slice(&output.stdout).context("read the results")?;
@@ -77,11 +77,9 @@ pub(crate) fn soak(args: &SoakArgs) -> Result<()> {
         bail!("the soak failed: {why}");
     }
     let goals = soak["goals"].as_array().context("the results have no goals")?;
-    let grow: Vec<_> = goals.iter().filter(|goal| goal["reached"] != true).collect();
-    if !grow.is_empty() {
-        let names: Vec<_> = grow.iter().filter_map(|goal| goal["what"].as_str()).collect();
-        bail!("the daemon grows: {}", names.join("; "));
-    }
+    let missed = goals.iter().filter(|goal| goal["reached"] == false);
+    let grow: Vec<_> = missed.filter_map(|goal| goal["what"].as_str()).collect();
+    ensure!(grow.is_empty(), "the daemon grows: {}", grow.join("; "));
     Ok(())
 }
 
@@ -102,14 +100,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bench = artifacts::bench(&root)?;
     if !args.no_run {
         let drainprof = artifacts::drainprof(&root)?;
-        write(&results, &measure(args, &bench, &drainprof, &results)?)?;
+        work::write(&results, measure(args, &bench, &drainprof, &results)?)?;
         work::note(format!("results: {}", results.display()));
     }
     if args.page {
         let page = root.join("docs/performance.md");
         let mut command = Command::new(&bench);
         command.arg("page").arg(&results);
-        write(&page, &work::read("make the page", "measure first", &mut command)?)?;
+        work::write(&page, work::read("make the page", "measure first", &mut command)?)?;
         work::note(format!("page: {}", page.display()));
     }
     Ok(())
@@ -139,11 +137,4 @@ fn measure(args: &Args, bench: &Path, drainprof: &Path, earlier: &Path) -> Resul
         bail!("`{line}` ended with {}; its messages are above", output.status);
     }
     String::from_utf8(output.stdout).context("the results are no text")
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-    }
-    fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }

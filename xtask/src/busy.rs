@@ -1,10 +1,10 @@
 //! How busy the machine was while something ran: what a failed test on a shared machine is judged by.
 //!
-//! Reads `/proc/stat` and `/proc/loadavg`; where these cannot be read, nothing is said. Called by `test` and `vm`.
+//! Reads `/proc/stat` and `/proc/loadavg`; where these cannot be read, nothing is reported. Called by `test` and `vm`.
 
-use std::fmt;
-use std::fs;
 use std::time::Instant;
+
+use fs_err as fs;
 
 /// Processor time since boot, in ticks, over all processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,47 +44,30 @@ impl Stretch {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// What became of the processors' time since it began.
-    pub(crate) fn use_of_processors(&self) -> Option<Use> {
+    /// What became of the processors' time since it began, in a sentence.
+    pub(crate) fn use_of_processors(&self) -> Option<String> {
         let load = fs::read_to_string("/proc/loadavg").ok()?;
-        let load = load.split(' ').next()?.to_owned();
-        Some(Use { load, ..Use::between(self.ticks?, Ticks::now()?)? })
+        let load = load.split(' ').next()?;
+        let [busy, stolen] = shares(self.ticks?, Ticks::now()?)?.map(|share| share * 100.0);
+        Some(format!(
+            "the processors were busy for {busy:.0} % of that time, {stolen:.1} % were stolen by other guests; the \
+             load is {load}"
+        ))
     }
 }
 
-/// Shares of the processors' time, and the load at the end.
-#[derive(Debug)]
-pub(crate) struct Use {
-    busy: f64,
-    stolen: f64,
-    load: String,
-}
-
-impl Use {
-    fn between(before: Ticks, after: Ticks) -> Option<Self> {
-        let all = after.all.checked_sub(before.all).filter(|all| *all > 0)?;
-        let share = |ticks: u64| ticks as f64 / all as f64;
-        let stolen = share(after.stolen.saturating_sub(before.stolen));
-        let idle = share(after.idle.saturating_sub(before.idle));
-        Some(Self { busy: 1.0 - idle - stolen, stolen, load: String::new() })
-    }
-}
-
-impl fmt::Display for Use {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [busy, stolen] = [self.busy, self.stolen].map(|share| share * 100.0);
-        write!(
-            f,
-            "the processors were busy for {busy:.0} % of that time, {stolen:.1} % were stolen by \
-             other guests; the load is {}",
-            self.load
-        )
-    }
+/// The shares of the processors' time that were busy and stolen.
+fn shares(before: Ticks, after: Ticks) -> Option<[f64; 2]> {
+    let all = after.all.checked_sub(before.all).filter(|all| *all > 0)?;
+    let share = |ticks: u64| ticks as f64 / all as f64;
+    let stolen = share(after.stolen.saturating_sub(before.stolen));
+    let idle = share(after.idle.saturating_sub(before.idle));
+    Some([1.0 - idle - stolen, stolen])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ticks, Use};
+    use super::*;
 
     /// Stolen time is neither busy nor idle; waiting for a disk is idle.
     #[test]
@@ -93,9 +76,9 @@ mod tests {
             ["cpu  100 0 50 800 10 0 0 40 7 0\ncpu0 1 2", "cpu  130 0 60 840 20 0 0 50 9 0"]
                 .map(|text| Ticks::parse(text).unwrap());
         assert_eq!(before, Ticks { all: 1000, idle: 810, stolen: 40 });
-        let used = Use::between(before, after).unwrap();
-        assert!((used.busy - 0.4).abs() < 1e-9 && (used.stolen - 0.1).abs() < 1e-9, "{used:?}");
-        assert!(Use::between(after, after).is_none(), "no time has passed");
+        let [busy, stolen] = shares(before, after).unwrap();
+        assert!((busy - 0.4).abs() < 1e-9 && (stolen - 0.1).abs() < 1e-9, "{busy} {stolen}");
+        assert!(shares(after, after).is_none(), "no time has passed");
         assert_eq!(Ticks::parse("intr 1 2 3"), None);
         assert_eq!(Ticks::parse("cpu  1 2 3"), None, "an old kernel's line");
     }

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use crate::{artifacts, work};
 
@@ -58,9 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return check(&root);
     }
     let path = root.join(PAGE);
-    let page = read(&path)?;
-    fs::write(&path, with_picture(&page, &picture(&graph(&root)?))?)
-        .with_context(|| format!("write {}", path.display()))
+    let page = fs::read_to_string(&path)?;
+    fs::write(&path, with_picture(&page, &picture(&graph(&root)?))?)?;
+    Ok(())
 }
 
 /// Fails where the picture is stale or a rule is broken.
@@ -79,7 +79,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             format!("{name} has {package} in its tree: `cargo tree -p {name} -i {package}`")
         }));
     }
-    let page = read(&root.join(PAGE))?;
+    let page = fs::read_to_string(root.join(PAGE))?;
     if with_picture(&page, &picture(&graph))? != page {
         breaches.push(format!("the picture in {PAGE} is stale: run `cargo xtask crates`"));
     }
@@ -87,10 +87,6 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         bail!("{} breaches:\n  {}", breaches.len(), breaches.join("\n  "));
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
 fn graph(root: &Path) -> Result<Graph> {

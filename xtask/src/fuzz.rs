@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::work;
 
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     #[arg(conflicts_with = "reader")]
     name: Option<String>,
     /// For so long each: 90s, 10m, 2h.
-    #[arg(long = "for", value_parser = duration, default_value = "1m", value_name = "TIME")]
+    #[arg(long = "for", value_parser = work::duration, default_value = "1m", value_name = "TIME")]
     time: Duration,
     /// So many inputs each, at most.
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
@@ -48,31 +48,4 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cargo.env("DRAINPROF_FUZZ_INPUTS", args.inputs.to_string());
     cargo.env("DRAINPROF_FUZZ_NUMBER", number.to_string());
     work::run("fuzz", "make the input that is named above a file of fuzz/corpus", &mut cargo)
-}
-
-/// A number with its unit.
-fn duration(text: &str) -> Result<Duration> {
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).unwrap_or_default();
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => bail!("expected a time with its unit: 90s, 10m, 2h"),
-    };
-    let number: u32 = number.parse().with_context(|| format!("`{number}` is no whole number"))?;
-    Ok(Duration::from_secs(u64::from(number) * seconds))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    /// Whole numbers with a unit, and nothing else.
-    #[test]
-    fn times() {
-        assert_eq!(duration("10m").unwrap().as_secs(), 600);
-        for text in ["", "5", "m", "-1s", "1.5h", "é"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
 }

@@ -53,7 +53,7 @@ fn apt(args: &[&str]) -> Result<()> {
     let env: [(&str, &OsStr); 1] = [("DEBIAN_FRONTEND", OsStr::new("noninteractive"))];
     let mut command = work::as_root("apt-get", &env);
     command.args(["-o", "Dpkg::Use-Pty=0"]).args(args).stdin(std::process::Stdio::null());
-    // apt talks on stdout; a task's stdout is for results.
+    // apt reports on stdout; a task's stdout is for results.
     command.stdout(std::io::stderr());
     work::run("apt-get", "check its messages above, and /etc/apt/sources.list", &mut command)
 }

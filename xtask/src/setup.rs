@@ -107,7 +107,7 @@ fn accessibility() -> Result<()> {
         return Ok(());
     }
     work::step("setup: axe-core for the test of the pages");
-    std::fs::create_dir_all(&directory)?;
+    fs_err::create_dir_all(&directory)?;
     let advice = "check the npm registry, or remove npm: the test then makes its own checks only";
     let mut pack = Command::new("npm");
     pack.args(["pack", "--silent", AXE]).current_dir(&directory);
@@ -120,7 +120,7 @@ fn accessibility() -> Result<()> {
 /// Mounts tracefs, which lists the tracepoints that drainprof uses, where it is absent.
 pub(crate) fn mount_tracefs() -> Result<()> {
     // Only root may look inside, so its presence is read from the list of mounts.
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = fs_err::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mounted = mounts.lines().any(|line| line.split(' ').nth(1) == Some(TRACEFS));
     if mounted || !Path::new(TRACEFS).exists() {
         return Ok(());

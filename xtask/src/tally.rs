@@ -6,7 +6,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::busy::Stretch;
+use crate::work;
 
 /// How many tests passed, failed, and were skipped, and which failed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -28,8 +34,8 @@ pub(crate) struct Failure {
     pub(crate) said: Vec<String>,
 }
 
-/// So many lines of a test are kept: a panic with its backtrace has about 50.
-const KEPT: usize = 120;
+/// Lines of a test that are kept: a panic with its backtrace has about 50.
+const KEPT_LINES: usize = 120;
 
 impl Tally {
     /// One failure that is no test's: a crash, a check, a machine that did not boot.
@@ -40,6 +46,40 @@ impl Tally {
     /// One failure with the lines that explain it.
     pub(crate) fn failure_that_said(what: String, said: Vec<String>) -> Self {
         Self { failed: 1, failures: vec![Failure { what, said }], ..Self::default() }
+    }
+
+    /// What a run came to; what kept it from running is a failure like any other, which must not hide other results.
+    pub(crate) fn of(what: &str, run: Result<Self>) -> Self {
+        run.unwrap_or_else(|error| {
+            eprintln!("xtask: {what}: {error:#}");
+            Self::failure(format!("{what}: {error}"))
+        })
+    }
+
+    /// Shows what came of one part: its numbers, and before them all that its failed tests printed.
+    pub(crate) fn show(&self, name: &str, stretch: &Stretch) {
+        for failure in &self.failures {
+            // In one piece: another machine may print, too.
+            println!("---- {failure}\n{}\n---- end of {}", failure.said.join("\n"), failure.what);
+        }
+        work::note(format!("{name}: {self} in {:.0} s", stretch.seconds()));
+        if self.failed > 0
+            && let Some(used) = stretch.use_of_processors()
+        {
+            work::note(used);
+        }
+    }
+
+    /// Names the failures on stderr, prints the sum on stdout, and chooses the exit code.
+    pub(crate) fn conclude(&self, slowest: usize) -> ExitCode {
+        for (test, time) in self.slowest(slowest) {
+            eprintln!("{:7.1} s  {test}", time.as_secs_f64());
+        }
+        for failure in &self.failures {
+            eprintln!("{failure}");
+        }
+        println!("{self}");
+        if self.failed == 0 && self.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// Adds another tally to this one.
@@ -184,7 +224,7 @@ impl Reader {
     /// Keeps a line of the test at hand, and forgets that one's oldest.
     fn keep(&mut self, line: &str) {
         let said = self.said.entry(self.current.clone()).or_default();
-        if said.len() == KEPT {
+        if said.len() == KEPT_LINES {
             said.pop_front();
         }
         said.push_back(line.to_owned());
@@ -259,7 +299,7 @@ impl Counts {
 mod tests {
     use std::time::Duration;
 
-    use super::{KEPT, Reader, Style, Tally};
+    use super::{KEPT_LINES, Reader, Style, Tally};
 
     fn read(style: Style, ended_well: bool, text: &str) -> Tally {
         let mut reader = Reader::new("bin", style);
@@ -303,7 +343,7 @@ mod tests {
         assert_eq!(tally.failures[0].what, "bin: a");
     }
 
-    /// What a failed test printed is kept, and nobody else's words: where tests run one by one, from its name on;
+    /// What a failed test printed is kept, and no other test's lines: where tests run one by one, from its name on;
     /// where they run together, its block after the results.
     #[test]
     fn failed_tests_are_heard() {
@@ -332,7 +372,7 @@ mod tests {
         let text = format!("test a ... begins\n{}", noise.join("\n"));
         let tally = read(Style::Sequential, false, &text);
         let said = &tally.failures[0].said;
-        assert_eq!((said.len(), said.last().map(String::as_str)), (KEPT, Some("999")));
+        assert_eq!((said.len(), said.last().map(String::as_str)), (KEPT_LINES, Some("999")));
     }
 
     /// A binary that dies before its result line is one failure.

@@ -7,28 +7,28 @@
 //! stdout's last line.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use crate::artifacts::{self, TestBinary, Tests};
 use crate::busy::Stretch;
 use crate::tally::{Reader, Style, Tally};
 use crate::{ebpf, setup, vm, work};
 
-/// So many privileged test binaries run at once: they wait half of the time.
-const LANES: usize = 3;
+/// Privileged test binaries that run at once: they wait half of the time.
+const MAX_BINARIES_AT_ONCE: usize = 3;
 
 /// Names the privileged test binaries that have the machine to themselves, one per line with its reason.
-const ALONE: &str = "tests/alone.txt";
+const ALONE_LIST: &str = "tests/alone.txt";
 
 /// Names those of the others that take longest: they begin first, so that no lane ends long after the others.
-const LONG: &str = "tests/long.txt";
+const LONG_LIST: &str = "tests/long.txt";
 
 /// No single test binary may take longer; `timeout` ends it, and it counts as failed.
 const BINARY_SECONDS: u32 = 900;
@@ -37,7 +37,7 @@ const BINARY_SECONDS: u32 = 900;
 const REAL: &str = "real_";
 
 /// How long a finished binary's output may still be quiet before it is given up.
-const GRACE: Duration = Duration::from_secs(1);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Arguments of `test`.
 #[derive(clap::Args, Default)]
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Show what tests print as they print it, of those that pass as well.
     #[arg(long, short)]
     verbose: bool,
-    /// Also list the tests that took longest, so many of them.
+    /// Also list this many of the tests that took longest.
     #[arg(long, value_name = "N", default_value_t = 0)]
     slowest: usize,
     /// Only this privileged test binary (`sweep`), one test of it (`sweep::quarter`), or, of all tests, those whose name
@@ -85,27 +85,12 @@ impl Args {
 
 /// Runs the tests and prints the sum.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    conclude(&sum(args), args.slowest)
+    sum(args).conclude(args.slowest)
 }
 
-/// Runs the tests; what keeps them from running is a failure like any other.
+/// Runs the tests.
 pub(crate) fn sum(args: &Args) -> Tally {
-    all(args).unwrap_or_else(|error| {
-        eprintln!("xtask test: {error:#}");
-        Tally::failure(format!("the test run: {error}"))
-    })
-}
-
-/// Names the failures on stderr, prints the sum on stdout, and chooses the exit code.
-pub(crate) fn conclude(tally: &Tally, slowest: usize) -> ExitCode {
-    for (test, time) in tally.slowest(slowest) {
-        eprintln!("{:7.1} s  {test}", time.as_secs_f64());
-    }
-    for failure in &tally.failures {
-        eprintln!("{failure}");
-    }
-    println!("{tally}");
-    if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Tally::of("the test run", all(args))
 }
 
 /// Runs everything that `args` ask for.
@@ -129,7 +114,7 @@ fn all(args: &Args) -> Result<Tally> {
     // Alone first: what is measured once and remembered is then measured on a quiet machine.
     tally.add(run_privileged(&root, &tests, args, &chosen, &alone, 1)?);
     // What is shown as it comes must not be mixed.
-    let (lanes, beside) = if args.verbose { (1, false) } else { (LANES, true) };
+    let (lanes, beside) = if args.verbose { (1, false) } else { (MAX_BINARIES_AT_ONCE, true) };
     let shared = || run_privileged(&root, &tests, args, &chosen, &shared, lanes);
     let matrix = || matrix(&root, &tests, args, beside);
     let (shared, matrix) = if beside { at_once(shared, matrix) } else { (shared(), matrix()) };
@@ -143,11 +128,8 @@ fn matrix(root: &Path, tests: &Tests, args: &Args, beside: bool) -> Tally {
     if args.no_vm || args.real_only || args.filter.is_some() {
         return Tally::default();
     }
-    let matrix = vm::matrix(root, &vm::Args::of_tests(args.verbose, beside), tests);
-    matrix.unwrap_or_else(|error| {
-        eprintln!("xtask vm: {error:#}");
-        Tally::failure(format!("kernel matrix: {error}"))
-    })
+    let args = vm::Args::of_tests(args.verbose, beside);
+    Tally::of("kernel matrix", vm::matrix(root, &args, tests))
 }
 
 /// Does both at the same time: privileged tests mostly wait, and the emulated machines use only idle processors.
@@ -208,7 +190,7 @@ fn privileged<'a>(
     args: &Args,
     chosen: &Choice,
 ) -> Result<(Vec<&'a TestBinary>, Vec<&'a TestBinary>)> {
-    let (alone, long) = (listed(root, ALONE)?, listed(root, LONG)?);
+    let (alone, long) = (listed(root, ALONE_LIST)?, listed(root, LONG_LIST)?);
     let (alone, mut shared): (Vec<_>, Vec<_>) = tests
         .binaries
         .iter()
@@ -243,7 +225,7 @@ fn run_privileged(
 
 /// The privileged test binaries that a file names.
 fn listed(root: &Path, file: &str) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("read {file}"))?;
+    let text = fs::read_to_string(root.join(file))?;
     let names = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
     let names: Vec<_> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
     let known = artifacts::privileged(root)?;
@@ -277,22 +259,8 @@ fn as_root(
     command.args(["--test-threads=1", "--nocapture"]).args(&chosen.name);
     command.current_dir(&binary.directory);
     let tally = follow(&binary.name, Style::Sequential, args.verbose, &mut command)?;
-    std::fs::remove_dir_all(&own).with_context(|| format!("remove {}", own.display()))?;
+    fs::remove_dir_all(&own)?;
     Ok(tally)
-}
-
-/// Says what came of one binary: its numbers, and before them all that its failed tests printed.
-pub(crate) fn tell(name: &str, tally: &Tally, stretch: &Stretch) {
-    for failure in &tally.failures {
-        // In one piece: another machine may be telling, too.
-        println!("---- {failure}\n{}\n---- end of {}", failure.said.join("\n"), failure.what);
-    }
-    work::note(format!("{name}: {tally} in {:.0} s", stretch.seconds()));
-    if tally.failed > 0
-        && let Some(used) = stretch.use_of_processors()
-    {
-        work::note(used);
-    }
 }
 
 /// Runs one test binary and reads the result from its output, which is passed on if `verbose`.
@@ -305,18 +273,11 @@ fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Res
     let mut child = command.spawn().with_context(|| format!("run `{line}`"))?;
     // The command holds the pipe's write ends: with them open the reading would never end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let (send, lines) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(read).split(b'\n').map_while(Result::ok) {
-            if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                break;
-            }
-        }
-    });
+    let lines = work::lines(read);
     let mut reader = Reader::new(name, style);
     let mut status = None;
     loop {
-        match lines.recv_timeout(GRACE) {
+        match lines.recv_timeout(QUIET_TIMEOUT) {
             Ok(line) => {
                 if verbose {
                     println!("{line}");
@@ -336,7 +297,7 @@ fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Res
         None => child.wait().with_context(|| format!("wait for {name}"))?,
     };
     let tally = reader.finish(status.success());
-    tell(name, &tally, &stretch);
+    tally.show(name, &stretch);
     Ok(tally)
 }
 
@@ -344,7 +305,7 @@ fn follow(name: &str, style: Style, verbose: bool, command: &mut Command) -> Res
 mod tests {
     use super::{Args, Choice};
 
-    /// Tests on further real programs run where they are asked for and nowhere else, told by how the name begins.
+    /// Tests on further real programs run where they are asked for and nowhere else, distinguished by how the name begins.
     #[test]
     fn real_programs_are_asked_for() {
         let wanted =

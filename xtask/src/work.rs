@@ -4,15 +4,18 @@
 //! what to do. Decides nothing; every other module calls it.
 
 use std::ffi::OsStr;
-use std::fmt::Display;
-use std::fs;
+use std::fmt::{Display, Write as _};
+use std::io::{BufRead, BufReader, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 /// Says which step begins.
 pub(crate) fn step(text: impl Display) {
@@ -145,9 +148,9 @@ pub(crate) fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut todo = vec![dir.to_path_buf()];
     while let Some(dir) = todo.pop() {
-        let entries = fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))?;
+        let entries = fs::read_dir(&dir)?;
         for entry in entries {
-            let entry = entry.with_context(|| format!("list {}", dir.display()))?;
+            let entry = entry?;
             let name = entry.file_name();
             let kind = entry.file_type()?;
             // Cargo marks its build directories; a module may well be called `target`.
@@ -187,16 +190,58 @@ pub(crate) fn at_once<T: Sync, R: Send>(
 /// An empty directory in place of what was there.
 pub(crate) fn emptied(path: &Path) -> Result<PathBuf> {
     remove(path)?;
-    fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
+    fs::create_dir_all(path)?;
     Ok(path.to_path_buf())
+}
+
+/// Writes a file, and makes the directories that lead to it.
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(path, bytes)?;
+    Ok(path.to_owned())
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The lines of a pipe, as they come.
+pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let lines = BufReader::new(pipe).split(b'\n').map_while(Result::ok);
+        for line in lines.map(|line| String::from_utf8_lossy(&line).into_owned()) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+/// A time of the command line: a number with its unit.
+pub(crate) fn duration(text: &str) -> Result<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).unwrap_or_default();
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => bail!("expected a time with its unit: 90s, 10m, 2h"),
+    };
+    let number: u32 = number.parse().with_context(|| format!("`{number}` is no whole number"))?;
+    Ok(Duration::from_secs(u64::from(number) * seconds))
 }
 
 /// Removes a directory with all that is in it, if it is there.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", path.display()))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
 }
@@ -207,7 +252,7 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
     use std::time::Duration;
 
-    use super::at_once;
+    use super::{at_once, duration};
 
     /// Two lanes run at the same time: each item waits for a word that the other says. The results keep their order, and
     /// an item that panics takes no other with it.
@@ -234,5 +279,14 @@ mod tests {
             *number
         };
         assert_eq!(at_once(&items, 2, job), [Some(1), Some(2), None, Some(4)]);
+    }
+
+    /// Times are whole numbers with a unit, and nothing else.
+    #[test]
+    fn times() {
+        assert_eq!(duration("10m").unwrap().as_secs(), 600);
+        for text in ["", "5", "m", "-1s", "1.5h", "é"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
     }
 }

@@ -4,31 +4,61 @@
 //! well; advisories need its database and are not examined here. A dependency counts as used when its
 //! name stands in a source file of its package, which is what cargo-machete goes by.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Package;
-use spdx::{Expression, LicenseReq, ParseMode};
+use fs_err as fs;
+use serde::Deserialize;
+use spdx::{Expression, ParseMode};
 
 use crate::{artifacts, work};
 
+/// `deny.toml`.
+#[derive(Deserialize)]
+struct Deny {
+    licenses: Licences,
+}
+
+#[derive(Deserialize)]
+struct Licences {
+    allow: Vec<String>,
+    #[serde(default)]
+    exceptions: Vec<Exception>,
+}
+
+/// What one package may have beside.
+#[derive(Deserialize)]
+struct Exception {
+    #[serde(rename = "crate")]
+    name: String,
+    allow: Vec<String>,
+}
+
+impl Licences {
+    fn read(text: &str) -> Result<Self> {
+        Ok(toml::from_str::<Deny>(text).context("parse deny.toml")?.licenses)
+    }
+
+    /// Whether a package may have what it states.
+    fn allow(&self, package: &str, stated: &Expression) -> bool {
+        let own = self.exceptions.iter().filter(|exception| exception.name == package);
+        let own = own.flat_map(|exception| &exception.allow);
+        let allowed: Vec<_> = self.allow.iter().chain(own).collect();
+        stated.evaluate(|wanted| allowed.contains(&&wanted.to_string()))
+    }
+}
+
 /// Every package that is built has a licence which `deny.toml` allows.
 pub(super) fn licences(root: &Path) -> Result<()> {
-    let path = root.join("deny.toml");
-    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let (allowed, exceptions, none) = (allowed(&text)?, exceptions(&text)?, Vec::new());
+    let licences = Licences::read(&fs::read_to_string(root.join("deny.toml"))?)?;
     let mut breaches = Vec::new();
     let metadata = artifacts::metadata(root)?;
     for package in &metadata.packages {
         let stated = package.license.as_deref().unwrap_or_default();
-        let excepted = exceptions.get(package.name.as_str()).unwrap_or(&none);
-        let is_allowed = |wanted: &LicenseReq| allows(&allowed, wanted) || allows(excepted, wanted);
-        match Expression::parse_mode(stated, ParseMode::LAX) {
-            Ok(expression) if expression.evaluate(is_allowed) => {}
-            Ok(_) => breaches.push(format!("{} {}: {stated}", package.name, package.version)),
-            Err(_) => breaches.push(format!("{} {}: no licence", package.name, package.version)),
+        let expression = Expression::parse_mode(stated, ParseMode::LAX);
+        if !expression.is_ok_and(|expression| licences.allow(&package.name, &expression)) {
+            breaches.push(format!("{} {}: `{stated}`", package.name, package.version));
         }
     }
     work::note(format!("{} packages", metadata.packages.len()));
@@ -36,46 +66,6 @@ pub(super) fn licences(root: &Path) -> Result<()> {
         bail!("not allowed by deny.toml:\n  {}", breaches.join("\n  "));
     }
     Ok(())
-}
-
-/// The licences that `deny.toml` allows.
-fn allowed(text: &str) -> Result<Vec<String>> {
-    let table: toml::Table = text.parse().context("parse deny.toml")?;
-    let list = table
-        .get("licenses")
-        .and_then(|licences| licences.get("allow"))
-        .and_then(toml::Value::as_array)
-        .context("deny.toml has no list `licenses.allow`")?;
-    Ok(texts(list))
-}
-
-fn texts(list: &[toml::Value]) -> Vec<String> {
-    list.iter().filter_map(toml::Value::as_str).map(str::to_owned).collect()
-}
-
-/// The licences that it allows to single packages, by their names.
-fn exceptions(text: &str) -> Result<BTreeMap<String, Vec<String>>> {
-    let table: toml::Table = text.parse().context("parse deny.toml")?;
-    let list = table
-        .get("licenses")
-        .and_then(|licences| licences.get("exceptions"))
-        .and_then(toml::Value::as_array);
-    list.into_iter()
-        .flatten()
-        .map(|exception| {
-            let name = exception.get("crate").and_then(toml::Value::as_str);
-            let allow = exception.get("allow").and_then(toml::Value::as_array);
-            let (name, allow) = name
-                .zip(allow)
-                .context("an exception of deny.toml names no `crate` or no `allow`")?;
-            Ok((name.to_owned(), texts(allow)))
-        })
-        .collect()
-}
-
-fn allows(allowed: &[String], wanted: &LicenseReq) -> bool {
-    let wanted = wanted.to_string();
-    allowed.contains(&wanted)
 }
 
 /// Every dependency of every member is named in one of its sources.
@@ -101,7 +91,7 @@ fn sources(package: &Package) -> Result<Vec<String>> {
     let directory = package.manifest_path.parent().context("a manifest lies nowhere")?;
     work::files(directory.as_std_path(), "rs")?
         .iter()
-        .map(|path| fs::read_to_string(path).with_context(|| format!("read {}", path.display())))
+        .map(|path| Ok(fs::read_to_string(path)?))
         .collect()
 }
 
@@ -118,39 +108,35 @@ fn names(source: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{allowed, allows, exceptions, names};
-    use spdx::{Expression, ParseMode};
+    use super::*;
+
+    const DENY: &str = "[licenses]\nallow = [\"MIT\", \"Unicode-3.0\"]\n\
+                        [[licenses.exceptions]]\ncrate = \"a\"\nallow = [\"MPL-2.0\"]\n";
+
+    fn allows(package: &str, stated: &str) -> bool {
+        let expression = Expression::parse_mode(stated, ParseMode::LAX).unwrap();
+        Licences::read(DENY).unwrap().allow(package, &expression)
+    }
 
     /// One allowed alternative is enough; a licence that is needed and not allowed is not.
     #[test]
     fn evaluates_expressions() {
-        let list = allowed("[licenses]\nallow = [\"MIT\", \"Unicode-3.0\"]\n").unwrap();
-        let holds = |text: &str| {
-            let expression = Expression::parse_mode(text, ParseMode::LAX).unwrap();
-            expression.evaluate(|wanted| allows(&list, wanted))
-        };
-        assert!(holds("MIT OR Apache-2.0"));
-        assert!(holds("(Apache-2.0 OR MIT) AND Unicode-3.0"));
-        assert!(holds("GPL-3.0/MIT"));
-        assert!(!holds("MIT AND GPL-3.0-only"));
-        assert!(!holds("Apache-2.0 WITH LLVM-exception"));
+        for stated in ["MIT OR Apache-2.0", "(Apache-2.0 OR MIT) AND Unicode-3.0", "GPL-3.0/MIT"] {
+            assert!(allows("b", stated), "{stated}");
+        }
+        assert!(!allows("b", "MIT AND GPL-3.0-only"));
+        assert!(!allows("b", "Apache-2.0 WITH LLVM-exception"));
     }
 
-    /// Without a list nothing could be refused, so that is an error.
-    #[test]
-    fn a_list_must_be_there() {
-        assert!(allowed("[bans]\n").is_err());
-    }
-
-    /// An exception is of the one package that it names; half a one is an error, not an exception for all.
+    /// An exception is of the one package that it names. Without a list nothing could be refused, and half an exception
+    /// would be one for all: both are errors.
     #[test]
     fn exceptions_are_of_one_package() {
-        let text = "[[licenses.exceptions]]\ncrate = \"a\"\nallow = [\"MPL-2.0\"]\n";
-        let found = exceptions(text).unwrap();
-        assert_eq!(found.len(), 1);
-        assert_eq!(found["a"], ["MPL-2.0"]);
-        assert!(exceptions("[licenses]\n").unwrap().is_empty());
-        assert!(exceptions("[[licenses.exceptions]]\nallow = [\"MPL-2.0\"]\n").is_err());
+        assert!(allows("a", "MPL-2.0") && !allows("b", "MPL-2.0"));
+        let half = "[licenses]\nallow = []\n[[licenses.exceptions]]\nallow = [\"MPL-2.0\"]\n";
+        for text in ["[bans]\n", "[licenses]\n", half] {
+            assert!(Licences::read(text).is_err(), "{text}");
+        }
     }
 
     /// A name counts as a whole word of code, not in a comment or inside of another word.

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: the only definition of what must hold before a change is taken.
 //!
-//! Every check runs even if another failed, so that one run tells all; then every test runs, on a freshly
+//! Every check runs even if another failed, so that one run shows all; then every test runs, on a freshly
 //! built eBPF object, and the quick cases of `worlds`. Checks that fail count as failures in the sum; those that
 //! hold are not counted.
 
@@ -33,8 +33,8 @@ pub(crate) struct Args {
     real: bool,
 }
 
-/// So many of the slowest tests are listed.
-const SLOWEST: usize = 20;
+/// The slowest tests that are listed.
+const SLOWEST_TESTS: usize = 20;
 
 /// A check: its name and what it does.
 type Check = (&'static str, fn(&Path) -> Result<()>);
@@ -47,7 +47,7 @@ const CHECKS: [Check; 11] = [
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
     ("eBPF digest and table", ebpf::check),
-    ("eBPF toolchain", ebpf::setup),
+    ("eBPF toolchain", ebpf::install),
     ("clippy of the kernel side", ebpf::clippy),
     ("clippy", clippy),
     ("documentation", documentation),
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         tally.add(worlds::quick(&root));
     }
     tally.add(failed);
-    Ok(test::conclude(&tally, SLOWEST))
+    Ok(tally.conclude(SLOWEST_TESTS))
 }
 
 fn format(root: &Path) -> Result<()> {

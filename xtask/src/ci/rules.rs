@@ -2,20 +2,20 @@
 //!
 //! Each rule is a plain function over text; `check` reads the files.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use crate::{artifacts, work};
 
 /// A file should not be longer …
-const LINES: usize = 400;
+const NOTED_LINES: usize = 400;
 /// … and must not be longer than this.
-const LINES_AT_MOST: usize = 700;
+const MAX_LINES: usize = 700;
 
 /// No line of Markdown has more characters.
-const WIDTH: usize = 120;
+const MAX_LINE_CHARACTERS: usize = 120;
 
 /// The pages whose tests must exist.
 const PAGES: [&str; 2] = ["docs/compared.md", "docs/security.md"];
@@ -25,7 +25,7 @@ pub(super) fn check(root: &Path) -> Result<()> {
     let mut breaches = Vec::new();
     for extension in ["c", "h", "md", "rs", "toml"] {
         for path in work::files(root, extension)? {
-            let text = read(&path)?;
+            let text = fs::read_to_string(&path)?;
             let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             if let Some(line) = conflict(&text) {
                 breaches.push(format!("{name}:{line}: a merge was not finished"));
@@ -38,17 +38,17 @@ pub(super) fn check(root: &Path) -> Result<()> {
         }
     }
     for page in PAGES {
-        for (file, test) in named_tests(&read(&root.join(page))?) {
+        for (file, test) in named_tests(&fs::read_to_string(root.join(page))?) {
             let path =
                 if file.contains('/') { file.to_owned() } else { format!("tests/tests/{file}.rs") };
-            if !has_test(&read(&root.join(&path))?, test) {
+            if !has_test(&fs::read_to_string(root.join(&path))?, test) {
                 breaches.push(format!("{page} names the test {test}, which {path} does not have"));
             }
         }
     }
     for package in artifacts::metadata(root)?.workspace_packages() {
         let path = package.manifest_path.as_std_path();
-        if !inherits_lints(&read(path)?)? {
+        if !inherits_lints(&fs::read_to_string(path)?)? {
             breaches.push(format!("{} does not say `[lints] workspace = true`", path.display()));
         }
     }
@@ -61,11 +61,13 @@ pub(super) fn check(root: &Path) -> Result<()> {
 /// A file of code that has too many lines; many are noted.
 fn too_long(name: &str, text: &str) -> Option<String> {
     let lines = text.lines().count();
-    if lines > LINES_AT_MOST {
-        return Some(format!("{name} has {lines} lines, more than {LINES_AT_MOST}: cut it"));
+    if lines > MAX_LINES {
+        return Some(format!("{name} has {lines} lines, more than {MAX_LINES}: cut it"));
     }
-    if lines > LINES {
-        work::note(format!("{name} has {lines} lines, more than {LINES}: does it want a cut?"));
+    if lines > NOTED_LINES {
+        work::note(format!(
+            "{name} has {lines} lines, more than {NOTED_LINES}: does it want a cut?"
+        ));
     }
     None
 }
@@ -74,12 +76,9 @@ fn too_long(name: &str, text: &str) -> Option<String> {
 fn too_wide(name: &str, text: &str) -> Option<String> {
     let long: Vec<usize> = long_lines(text).collect();
     let many = long.len();
-    long.first()
-        .map(|first| format!("{name}:{first}: {many} lines have more than {WIDTH} characters"))
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+    long.first().map(|first| {
+        format!("{name}:{first}: {many} lines have more than {MAX_LINE_CHARACTERS} characters")
+    })
 }
 
 /// The numbers of lines that are too long, from 1. Blocks of code hold what programs print, as they print it.
@@ -87,7 +86,7 @@ fn long_lines(text: &str) -> impl Iterator<Item = usize> {
     let mut is_code = false;
     let long = text.lines().enumerate().filter(move |(_, line)| {
         is_code ^= line.trim_start().starts_with("```");
-        !is_code && line.chars().count() > WIDTH
+        !is_code && line.chars().count() > MAX_LINE_CHARACTERS
     });
     long.map(|(index, _)| index + 1)
 }

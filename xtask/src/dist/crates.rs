@@ -10,14 +10,11 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::Metadata;
 
-use super::write;
 use crate::{artifacts, work};
 
 /// Packs the crates, unpacks them below `directory`, installs the binary from there, and asks it for its profiles.
 pub(super) fn install(root: &Path, metadata: &Metadata, directory: &Path) -> Result<()> {
-    if directory.exists() {
-        std::fs::remove_dir_all(directory).context("empty the directory of crates")?;
-    }
+    work::emptied(directory)?;
     // What may be published is what the binary is made of, and the kernel side, whose object is in a crate already.
     let members = metadata.workspace_packages();
     let crates: Vec<_> = members
@@ -35,7 +32,6 @@ pub(super) fn install(root: &Path, metadata: &Metadata, directory: &Path) -> Res
     for member in &crates {
         let name = format!("{}-{}", member.name, member.version);
         let packed = artifacts::target_dir(root).join(format!("package/{name}.crate"));
-        std::fs::create_dir_all(directory).context("create the directory of crates")?;
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(&packed).arg("--directory").arg(directory);
         work::run("unpack a crate", "install tar", &mut tar)?;
@@ -46,7 +42,7 @@ pub(super) fn install(root: &Path, metadata: &Metadata, directory: &Path) -> Res
             directory.join(&name).display()
         );
     }
-    write(&directory.join(".cargo/config.toml"), patch.as_bytes())?;
+    work::write(&directory.join(".cargo/config.toml"), patch.as_bytes())?;
     work::step("dist: cargo install, from the unpacked crates");
     let version = &crates.first().context("no crate may be published")?.version;
     let mut install = work::cargo(directory);

@@ -1,18 +1,17 @@
 //! Debian's packages: the program, and its debug symbols.
 
-use std::fmt::Write as _;
-use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 use object::Object as _;
 
-use super::{ARCHITECTURE, Release, hex, read, write};
+use super::{ARCHITECTURE, Release};
 use crate::work;
 
-/// Who answers for the packages.
+/// The maintainer of the packages.
 pub(super) const MAINTAINER: &str =
     "The drainprof contributors <drainprof@users.noreply.github.com>";
 
@@ -25,14 +24,18 @@ const DESCRIPTION: &str = " drainprof observes arenas, pools and slabs of runnin
 /// Scripts of the package, in `deploy/debian`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
+/// Check sums of all files that are installed, in order.
+const SUMS: &str = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 md5sum --";
+
 /// The package of the program.
 pub(super) fn package(release: &Release<'_>, stage: &Path, directory: &Path) -> Result<PathBuf> {
     let control = stage.join("DEBIAN");
     for script in SCRIPTS {
-        let path =
-            write(&control.join(script), &read(&release.root.join("deploy/debian").join(script))?)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
-            .context("make scripts executable")?;
+        let path = work::write(
+            &control.join(script),
+            &fs::read(release.root.join("deploy/debian").join(script))?,
+        )?;
+        fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
     }
     let fields = format!(
         "Section: utils\nDepends: {}\nSuggests: bash-completion\nHomepage: {}\n",
@@ -45,28 +48,26 @@ pub(super) fn package(release: &Release<'_>, stage: &Path, directory: &Path) -> 
 
 /// The package of debug symbols, which debuggers find by the program's build id.
 pub(super) fn symbols(release: &Release<'_>, stage: &Path, directory: &Path) -> Result<PathBuf> {
-    let bytes = read(&release.drainprof)?;
+    let bytes = fs::read(&release.drainprof)?;
     let file = object::File::parse(&*bytes).context("parse drainprof")?;
     let id = file
         .build_id()
         .context("read drainprof's build id")?
         .context("drainprof has no build id")?;
-    let id = hex(id);
+    let id = work::hex(id);
     let stage = stage.with_file_name("symbols");
     let path = stage.join(format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]));
-    fs::create_dir_all(path.parent().unwrap_or(&stage))
-        .context("create the stage of the symbols")?;
+    fs::create_dir_all(path.parent().unwrap_or(&stage))?;
     let mut objcopy = Command::new("objcopy");
     objcopy
         .args(["--only-keep-debug", "--compress-debug-sections"])
         .arg(&release.drainprof)
         .arg(&path);
     work::run("take the debug symbols", "install binutils", &mut objcopy)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
-        .context("change the mode of the symbols")?;
+    fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
     // Its changelog and copyright are those of the program.
     let documents = stage.join("usr/share/doc");
-    fs::create_dir_all(&documents).context("create the directory of the symbols' documents")?;
+    fs::create_dir_all(&documents)?;
     std::os::unix::fs::symlink("drainprof", documents.join("drainprof-dbgsym"))
         .context("link the symbols' documents")?;
     let fields = format!(
@@ -86,14 +87,12 @@ fn finish(
     stage: &Path,
     directory: &Path,
 ) -> Result<PathBuf> {
-    let (mut bytes, mut sums) = (0, String::new());
-    for path in files(stage)? {
-        let content = read(&path)?;
-        bytes += content.len();
-        let inside = path.strip_prefix(stage).unwrap_or(&path).display();
-        let mut md5 = Command::new("md5sum");
-        let sum = work::read("sum up a file", "install coreutils", md5.arg("--").arg(&path))?;
-        let _ = writeln!(sums, "{}  {inside}", sum.split(' ').next().unwrap_or_default());
+    let mut md5 = Command::new("sh");
+    md5.current_dir(stage).args(["-c", SUMS]);
+    let sums = work::read("sum up the files", "install findutils and coreutils", &mut md5)?;
+    let mut bytes = 0;
+    for (_, file) in sums.lines().filter_map(|line| line.split_once("  ")) {
+        bytes += fs::metadata(stage.join(file))?.len();
     }
     let version = release.debian_version();
     let control = format!(
@@ -101,8 +100,8 @@ fn finish(
          Maintainer: {MAINTAINER}\nInstalled-Size: {}\n{fields}Priority: optional\nDescription: {text}",
         bytes.div_ceil(1024)
     );
-    write(&stage.join("DEBIAN/control"), control.as_bytes())?;
-    write(&stage.join("DEBIAN/md5sums"), sums.as_bytes())?;
+    work::write(&stage.join("DEBIAN/control"), control.as_bytes())?;
+    work::write(&stage.join("DEBIAN/md5sums"), sums.as_bytes())?;
     let path = directory.join(format!("{name}_{version}_{ARCHITECTURE}.deb"));
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--root-owner-group", "--threads-max=1", &format!("-Z{}", release.compression)]);
@@ -112,27 +111,17 @@ fn finish(
     Ok(path)
 }
 
-/// All files that are installed, sorted.
-fn files(stage: &Path) -> Result<Vec<PathBuf>> {
-    let mut find = Command::new("find");
-    find.arg(stage).args(["-path", "*/DEBIAN", "-prune", "-o", "-type", "f", "-print"]);
-    let found = work::read("list the stage", "install findutils", &mut find)?;
-    let mut files: Vec<_> = found.lines().map(PathBuf::from).collect();
-    files.sort();
-    Ok(files)
-}
-
 /// The packages of the libraries that the program is linked with.
 fn libraries(stage: &Path) -> Result<String> {
     let directory = stage.with_file_name("shlibdeps");
-    write(
+    work::write(
         &directory.join("debian/control"),
         b"Source: drainprof\n\nPackage: drainprof\nArchitecture: any\n",
     )?;
     let mut command = Command::new("dpkg-shlibdeps");
     command.current_dir(&directory).args(["-O", "-e"]).arg(stage.join("usr/bin/drainprof"));
     let found = work::read("find the libraries' packages", "install dpkg-dev", &mut command)?;
-    fs::remove_dir_all(&directory).context("remove the directory of dpkg-shlibdeps")?;
+    fs::remove_dir_all(&directory)?;
     let found = found.trim().strip_prefix("shlibs:Depends=").map(str::to_owned);
     found.context("dpkg-shlibdeps names no packages")
 }

@@ -2,15 +2,15 @@
 //!
 //! Both layers are archives that other tools make; what is left is three JSON documents.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 use serde_json::{Value, json};
 
 use super::tree::write_gz;
-use super::{ARCHITECTURE, Release, digest, read, write};
+use super::{ARCHITECTURE, Release, digest};
 use crate::{artifacts, packages, work};
 
 /// What runs an image.
@@ -43,7 +43,7 @@ pub(super) fn image(release: &Release<'_>, deb: &Path, directory: &Path) -> Resu
     work::run("make the image's base", "is Debian's archive reachable?", &mut mmdebstrap)?;
     let mut unpack = Command::new("dpkg-deb");
     let files = unpack.arg("--fsys-tarfile").arg(deb).output().context("run dpkg-deb")?.stdout;
-    let layers = [layer(&layout, &read(&base)?)?, layer(&layout, &files)?];
+    let layers = [layer(&layout, &fs::read(&base)?)?, layer(&layout, &files)?];
     let config = json!({
         "architecture": ARCHITECTURE,
         "os": "linux",
@@ -73,8 +73,8 @@ pub(super) fn image(release: &Release<'_>, deb: &Path, directory: &Path) -> Resu
     let name = format!("drainprof:{}", release.version);
     manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": name });
     let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
-    write(&layout.join("index.json"), index.to_string().as_bytes())?;
-    write(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    work::write(&layout.join("index.json"), index.to_string().as_bytes())?;
+    work::write(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
     let path = path(release, directory);
     let mut tar = Command::new("tar");
     tar.args([
@@ -105,8 +105,8 @@ pub(super) fn check(root: &Path, image: &Path, directory: &Path) -> Result<()> {
 /// Adds a layer; its descriptor, and the digest of what it unpacks to.
 fn layer(layout: &Path, archive: &[u8]) -> Result<(Value, String)> {
     let packed = write_gz(&layout.with_extension("layer"), archive)?;
-    let descriptor = blob(layout, "layer", &read(&packed)?)?;
-    fs::remove_file(&packed).context("remove a layer")?;
+    let descriptor = blob(layout, "layer", &fs::read(&packed)?)?;
+    fs::remove_file(&packed)?;
     Ok((descriptor, format!("sha256:{}", digest(archive))))
 }
 
@@ -114,7 +114,7 @@ fn layer(layout: &Path, archive: &[u8]) -> Result<(Value, String)> {
 fn blob(layout: &Path, kind: &str, bytes: &[u8]) -> Result<Value> {
     let compressed = if kind == "layer" { ".v1.tar+gzip" } else { ".v1+json" };
     let sum = digest(bytes);
-    write(&layout.join("blobs/sha256").join(&sum), bytes)?;
+    work::write(&layout.join("blobs/sha256").join(&sum), bytes)?;
     Ok(json!({
         "mediaType": format!("application/vnd.oci.image.{kind}{compressed}"),
         "digest": format!("sha256:{sum}"),

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cargo_metadata::{DependencyKind, Package, PackageId};
+use fs_err as fs;
 use serde_json::{Value, json};
 
-use super::{Release, digest, read, write};
+use super::{Release, digest};
+use crate::artifacts::Lock;
+use crate::work;
 
 /// The crates that are linked into the binary, the workspace's own included, by name and version.
 fn linked<'a>(release: &Release<'a>) -> Result<Vec<&'a Package>> {
@@ -37,22 +39,12 @@ fn linked<'a>(release: &Release<'a>) -> Result<Vec<&'a Package>> {
 
 /// The bill of materials.
 pub(super) fn bill(release: &Release<'_>, stage: &Path, directory: &Path) -> Result<PathBuf> {
-    let lock: toml::Table = fs::read_to_string(release.root.join("Cargo.lock"))
-        .context("read Cargo.lock")?
-        .parse()
-        .context("parse Cargo.lock")?;
-    let locked =
-        lock.get("package").and_then(toml::Value::as_array).context("nothing is locked")?;
+    let lock = Lock::read(release.root)?;
     let checksum = |package: &Package| {
-        let text = |entry: &toml::Value, key| entry.get(key)?.as_str().map(str::to_owned);
         let version = package.version.to_string();
-        locked
-            .iter()
-            .find(|entry| {
-                text(entry, "name").as_deref() == Some(package.name.as_str())
-                    && text(entry, "version").as_deref() == Some(&version)
-            })
-            .and_then(|entry| text(entry, "checksum"))
+        let mut locked = lock.package.iter();
+        let own = locked.find(|one| one.name == *package.name.as_str() && one.version == version);
+        own.and_then(|locked| locked.checksum.as_deref())
     };
     let component = |package: &&Package| {
         let (name, version) = (package.name.as_str(), package.version.to_string());
@@ -70,7 +62,7 @@ pub(super) fn bill(release: &Release<'_>, stage: &Path, directory: &Path) -> Res
         component
     };
     let components: Vec<Value> = linked(release)?.iter().map(component).collect();
-    let binary = read(&stage.join("usr/bin/drainprof"))?;
+    let binary = fs::read(stage.join("usr/bin/drainprof"))?;
     let bill = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -83,7 +75,7 @@ pub(super) fn bill(release: &Release<'_>, stage: &Path, directory: &Path) -> Res
         "components": components,
     });
     let text = serde_json::to_string_pretty(&bill).context("write the bill of materials")?;
-    write(&directory.join(release.name(".cdx.json")), text.as_bytes())
+    work::write(&directory.join(release.name(".cdx.json")), text.as_bytes())
 }
 
 /// The licence texts of all crates, each text once, with those that it is of.
@@ -96,8 +88,8 @@ pub(super) fn licences(release: &Release<'_>) -> Result<String> {
         let _ = writeln!(summary, "{name}: {}", package.license.as_deref().unwrap_or("see below"));
         let directory = package.manifest_path.parent().context("a manifest lies nowhere")?;
         let mut files = Vec::new();
-        for entry in fs::read_dir(directory).with_context(|| format!("list {directory}"))? {
-            let path = entry.with_context(|| format!("list {directory}"))?.path();
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
             let file = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
             let is_text = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
             if path.is_file() && is_text.iter().any(|begin| file.starts_with(begin)) {
@@ -105,7 +97,7 @@ pub(super) fn licences(release: &Release<'_>) -> Result<String> {
             }
         }
         for path in files {
-            let text = String::from_utf8_lossy(&read(&path)?).replace('\r', "");
+            let text = String::from_utf8_lossy(&fs::read(&path)?).replace('\r', "");
             texts.entry(text.trim().to_owned()).or_default().push(name.clone());
         }
     }

@@ -11,12 +11,12 @@ mod materials;
 mod tree;
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Metadata;
+use fs_err as fs;
 use sha2::{Digest as _, Sha256};
 
 use crate::{artifacts, packages, work};
@@ -165,7 +165,7 @@ fn once(release: &Release<'_>, args: &Args, directory: &Path) -> Result<Vec<Path
         made.push(image::image(release, &made[0], directory)?);
     }
     made.push(sums(&made, directory)?);
-    fs::remove_dir_all(directory.join("stage")).context("remove the stage")?;
+    fs::remove_dir_all(directory.join("stage"))?;
     Ok(made)
 }
 
@@ -216,12 +216,12 @@ fn build(root: &Path) -> Result<PathBuf> {
 
 /// What the changelog says of this version.
 fn notes(release: &Release<'_>, directory: &Path) -> Result<PathBuf> {
-    let changes = read(&release.root.join("CHANGELOG.md"))?;
+    let changes = fs::read(release.root.join("CHANGELOG.md"))?;
     let changes = String::from_utf8(changes).context("CHANGELOG.md is no text")?;
     let text = section(&changes, &release.version).with_context(|| {
         format!("CHANGELOG.md has no section `## {}`: write it", release.version)
     })?;
-    write(&directory.join(release.name("-notes.md")), text.as_bytes())
+    work::write(&directory.join(release.name("-notes.md")), text.as_bytes())
 }
 
 /// The section of a version, without its heading.
@@ -237,44 +237,24 @@ fn sums(made: &[PathBuf], directory: &Path) -> Result<PathBuf> {
     let mut text = String::new();
     for path in made {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let _ = writeln!(text, "{}  {name}", digest(&read(path)?));
+        let _ = writeln!(text, "{}  {name}", digest(&fs::read(path)?));
     }
-    write(&directory.join("SHA256SUMS"), text.as_bytes())
+    work::write(&directory.join("SHA256SUMS"), text.as_bytes())
 }
 
 fn digest(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    work::hex(&Sha256::digest(bytes))
 }
 
 /// Refuses files that are not byte for byte the same.
 fn compare(made: &[PathBuf], again: &[PathBuf]) -> Result<()> {
     for (one, other) in made.iter().zip(again) {
-        if read(one)? != read(other)? {
+        if fs::read(one)? != fs::read(other)? {
             bail!("not reproducible: {} and {} differ", one.display(), other.display());
         }
     }
     work::note(format!("{} files are the same, byte for byte", made.len()));
     Ok(())
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("read {}", path.display()))
-}
-
-/// Writes a file, and the directories that lead to it.
-fn write(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-    }
-    fs::write(path, bytes).with_context(|| format!("write {}", path.display()))?;
-    Ok(path.to_owned())
 }
 
 #[cfg(test)]

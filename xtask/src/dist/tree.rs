@@ -1,15 +1,15 @@
 //! The files of a package, as they lie on the user's machine, and the tarball of them.
 
-use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
+use fs_err as fs;
 
-use super::{Release, materials, read, write};
+use super::{Release, materials};
 use crate::{artifacts, work};
 
 /// Where documents lie.
@@ -47,27 +47,30 @@ const PAGES: [(&str, &str, &[&str]); 2] = [
 /// Lays out all files below `stage`.
 pub(super) fn stage(release: &Release<'_>, stage: &Path) -> Result<PathBuf> {
     let binary = stage.join("usr/bin/drainprof");
-    fs::create_dir_all(stage.join("usr/bin")).context("create the stage")?;
+    fs::create_dir_all(stage.join("usr/bin"))?;
     artifacts::strip("--strip-all", &release.drainprof, &binary)?;
     for (from, to) in FILES {
-        write(&stage.join(to), &read(&release.root.join(from))?)?;
+        work::write(&stage.join(to), &fs::read(release.root.join(from))?)?;
     }
     for (from, to) in [("docs", "docs"), ("profiles", "examples/profiles")] {
         for extension in ["md", "toml"] {
             for path in work::files(&release.root.join(from), extension)? {
                 let inside = path.strip_prefix(release.root.join(from)).unwrap_or(&path);
-                write(&stage.join(DOCS).join(to).join(inside), &read(&path)?)?;
+                work::write(&stage.join(DOCS).join(to).join(inside), &fs::read(&path)?)?;
             }
         }
     }
     for (shell, path) in SHELLS {
-        write(&stage.join(path), &output(&binary, &["completions", shell])?)?;
+        work::write(&stage.join(path), &output(&binary, &["completions", shell])?)?;
     }
-    write(
+    work::write(
         &stage.join(DOCS).join("examples/drainprof.toml"),
         &output(&binary, &["config", "default"])?,
     )?;
-    write_gz(&stage.join(DOCS).join("changelog.gz"), &read(&release.root.join("CHANGELOG.md"))?)?;
+    write_gz(
+        &stage.join(DOCS).join("changelog.gz"),
+        &fs::read(release.root.join("CHANGELOG.md"))?,
+    )?;
     write_gz(&stage.join(DOCS).join("changelog.Debian.gz"), debian_changelog(release)?.as_bytes())?;
     write_gz(&stage.join(DOCS).join("THIRD-PARTY.gz"), materials::licences(release)?.as_bytes())?;
     manual(release, &binary, stage)?;
@@ -101,55 +104,49 @@ fn manual(release: &Release<'_>, binary: &Path, stage: &Path) -> Result<()> {
     let manual = stage.join("usr/share/man");
     for path in work::files(&pages, "1")? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        write_gz(&manual.join(format!("man1/{name}.gz")), &read(&path)?)?;
+        write_gz(&manual.join(format!("man1/{name}.gz")), &fs::read(&path)?)?;
     }
-    fs::remove_dir_all(&pages).context("remove the pages")?;
+    fs::remove_dir_all(&pages)?;
     for (name, what, sources) in PAGES {
         let mut text = format!("# NAME\n\n{name} - {what}\n\n");
         for source in sources {
-            text.push_str(&String::from_utf8_lossy(&read(
-                &release.root.join("docs").join(source),
+            text.push_str(&String::from_utf8_lossy(&fs::read(
+                release.root.join("docs").join(source),
             )?));
         }
-        write_gz(&manual.join(format!("man5/{name}.5.gz")), &to_manual(release, name, &text)?)?;
+        write_gz(
+            &manual.join(format!("man5/{name}.5.gz")),
+            to_manual(release, stage, name, &text)?.as_bytes(),
+        )?;
     }
     Ok(())
 }
 
 /// A page of Markdown as a manual page.
-fn to_manual(release: &Release<'_>, name: &str, text: &str) -> Result<Vec<u8>> {
+fn to_manual(release: &Release<'_>, stage: &Path, name: &str, text: &str) -> Result<String> {
+    let page = work::write(&stage.join("page.md"), text)?;
     let mut lowdown = Command::new("lowdown");
     lowdown.args(["-s", "-T", "man", "--nroff-nolinks", "-m", "section: 5"]);
     lowdown.args(["-m", &format!("title: {name}"), "-m", "date: "]);
-    lowdown.args(["-m", &format!("source: drainprof {}", release.version)]);
-    let mut child =
-        lowdown.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("run lowdown")?;
-    let mut stdin = child.stdin.take().context("lowdown has no stdin")?;
-    let made = std::thread::scope(|scope| {
-        scope.spawn(move || stdin.write_all(text.as_bytes()));
-        child.wait_with_output()
-    });
-    let made = made.context("read what lowdown writes")?;
-    anyhow::ensure!(made.status.success(), "lowdown ended with {}", made.status);
-    Ok(made.stdout)
+    lowdown.args(["-m", &format!("source: drainprof {}", release.version)]).arg(&page);
+    let made = work::read("make a manual page", "install lowdown", &mut lowdown)?;
+    fs::remove_file(&page)?;
+    Ok(made)
 }
 
 /// Compressed without name and time.
 pub(super) fn write_gz(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     let mut gz = GzBuilder::new().write(Vec::new(), Compression::best());
     gz.write_all(bytes).context("compress")?;
-    write(path, &gz.finish().context("compress")?)
+    work::write(path, &gz.finish().context("compress")?)
 }
 
 /// Files for all to read, directories for all to enter, one program.
 fn set_modes(directory: &Path, program: &Path) -> Result<()> {
-    let set = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-            .with_context(|| format!("change the mode of {}", path.display()))
-    };
+    let set = |path: &Path, mode| fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     set(directory, 0o755)?;
-    for entry in fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))? {
-        let path = entry.with_context(|| format!("list {}", directory.display()))?.path();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
         if path.is_dir() {
             set_modes(&path, program)?;
         } else {

@@ -4,13 +4,14 @@
 //! that shape the code. Paths are part of it, relative and in order, so moving a file changes it too. The
 //! toolchain is not: the same sources from two toolchains are both right.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use fs_err as fs;
 use sha2::{Digest, Sha256};
 
-use crate::work;
+use crate::artifacts::Lock;
+use crate::work::{self, hex};
 
 const CRATES: [&str; 2] = ["drainprof-common", "drainprof-ebpf"];
 const LOCKED: [&str; 3] = ["aya-ebpf", "aya-log-ebpf", "bytemuck"];
@@ -25,22 +26,16 @@ pub(super) fn of_sources(root: &Path) -> Result<String> {
     files.sort();
     let mut hash = Sha256::new();
     for file in files {
-        let bytes = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+        let bytes = fs::read(&file)?;
         let name = file.strip_prefix(root).unwrap_or(&file);
         part(&mut hash, name.as_os_str().as_encoded_bytes());
         part(&mut hash, &bytes);
     }
-    let lock = root.join("Cargo.lock");
-    let lock =
-        std::fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
+    let lock = Lock::read(root)?;
     for name in LOCKED {
         part(&mut hash, format!("{name} {}", locked(&lock, name)?).as_bytes());
     }
-    let mut hex = String::new();
-    for byte in hash.finalize() {
-        write!(hex, "{byte:02x}").context("write the digest")?;
-    }
-    Ok(hex)
+    Ok(hex(&hash.finalize()))
 }
 
 /// Adds a part with its length before it, so that no two lists of parts have one digest.
@@ -49,16 +44,10 @@ fn part(hash: &mut Sha256, bytes: &[u8]) {
     hash.update(bytes);
 }
 
-/// The version that `Cargo.lock` holds a crate at.
-fn locked(lock: &str, name: &str) -> Result<String> {
-    let lock: toml::Table = lock.parse().context("parse Cargo.lock")?;
-    let packages = lock.get("package").and_then(toml::Value::as_array);
-    let versions: Vec<&str> = packages
-        .into_iter()
-        .flatten()
-        .filter(|package| package.get("name").and_then(toml::Value::as_str) == Some(name))
-        .filter_map(|package| package.get("version").and_then(toml::Value::as_str))
-        .collect();
+/// The version that a crate is locked at.
+fn locked(lock: &Lock, name: &str) -> Result<String> {
+    let versions = lock.package.iter().filter(|package| package.name == name);
+    let versions: Vec<&str> = versions.map(|package| package.version.as_str()).collect();
     if versions.is_empty() {
         bail!("Cargo.lock does not hold {name}; the kernel side is built from it");
     }
@@ -67,9 +56,7 @@ fn locked(lock: &str, name: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CRATES, of_sources};
-    use std::fs;
-    use std::path::Path;
+    use super::*;
 
     const LOCK: &str = "[[package]]\nname = \"aya-ebpf\"\nversion = \"0.2.1\"\n\
                         [[package]]\nname = \"aya-log-ebpf\"\nversion = \"0.2.0\"\n\
@@ -117,7 +104,7 @@ mod tests {
     fn missing_lock_entry_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         lay_out(dir.path());
-        fs::write(dir.path().join("Cargo.lock"), "").unwrap();
+        fs::write(dir.path().join("Cargo.lock"), "package = []\n").unwrap();
         assert!(of_sources(dir.path()).unwrap_err().to_string().contains("aya-ebpf"));
     }
 }

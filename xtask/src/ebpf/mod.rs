@@ -12,16 +12,16 @@ mod stats;
 mod toolchain;
 mod verifier;
 
+pub(crate) use self::toolchain::{clippy, install};
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use crate::{artifacts, work};
 use stats::Statistics;
-use toolchain::Toolchain;
-
-const CRATE: &str = "drainprof-ebpf";
-const TARGET: &str = "bpfel-unknown-none";
+use toolchain::{CRATE, TARGET, Toolchain};
 
 /// Arguments of `build-ebpf`.
 #[derive(clap::Args, Default)]
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = work::root()?;
     if args.setup {
-        toolchain::install(&root)?;
+        install(&root)?;
     }
     if args.check {
         return check(&root);
@@ -53,11 +53,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     renew_figures(&root, &mut statistics)?;
     print(&statistics);
     Ok(())
-}
-
-/// Installs the toolchain of the kernel side where there is none.
-pub(crate) fn setup(root: &Path) -> Result<()> {
-    toolchain::install(root)
 }
 
 fn object_path(root: &Path) -> PathBuf {
@@ -75,8 +70,7 @@ fn statistics_path(root: &Path) -> PathBuf {
 /// The committed table.
 fn statistics(root: &Path) -> Result<Statistics> {
     let path = statistics_path(root);
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let text = fs::read_to_string(&path)?;
     Statistics::parse(&text).with_context(|| format!("read {}", path.display()))
 }
 
@@ -86,8 +80,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     work::step("build-ebpf: compare the committed digest with the sources");
     let path = digest_path(root);
     let advice = "run `cargo xtask build-ebpf` and commit crates/probe/ebpf/";
-    let committed = std::fs::read_to_string(&path)
-        .with_context(|| format!("read {}; {advice}", path.display()))?;
+    let committed = fs::read_to_string(&path)?;
     let fresh = digest::of_sources(root)?;
     if committed.trim() != fresh {
         bail!(
@@ -96,8 +89,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         );
     }
     let path = object_path(root);
-    let bytes =
-        std::fs::read(&path).with_context(|| format!("read {}; {advice}", path.display()))?;
+    let bytes = fs::read(&path)?;
     let kept = statistics(root).context(advice)?;
     let differences = kept.differences(&Statistics::of(object::programs(&bytes)?));
     if !differences.is_empty() {
@@ -113,21 +105,24 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 /// Fails when a program takes more stack than older kernels let it have; shows the one that takes most.
 fn stack_suffices(object: &[u8]) -> Result<()> {
     let needs = stack::needs(object).context("find how much stack the programs take")?;
-    let too_deep: Vec<_> =
-        needs.iter().filter(|need| need.bytes > stack::MOST).map(stack::Need::words).collect();
+    let too_deep: Vec<_> = needs
+        .iter()
+        .filter(|need| need.bytes > stack::MAX_STACK_BYTES)
+        .map(ToString::to_string)
+        .collect();
     if !too_deep.is_empty() {
         bail!(
             "Linux 6.1 would refuse programs, which may have {} bytes of stack; let one of the functions keep less at \
              once, or call one after the other\n  {}",
-            stack::MOST,
+            stack::MAX_STACK_BYTES,
             too_deep.join("\n  ")
         );
     }
     if let Some(need) = needs.first() {
         work::note(format!(
             "the deepest stack, of {} bytes allowed: {}",
-            stack::MOST,
-            need.words()
+            stack::MAX_STACK_BYTES,
+            need
         ));
     }
     Ok(())
@@ -185,8 +180,8 @@ fn renew_figures(root: &Path, statistics: &mut Statistics) -> Result<()> {
 
 fn write_statistics(root: &Path, statistics: &Statistics) -> Result<()> {
     let path = statistics_path(root);
-    std::fs::write(&path, statistics.to_string())
-        .with_context(|| format!("write {}", path.display()))
+    fs::write(&path, statistics.to_string())?;
+    Ok(())
 }
 
 /// Builds the object, checks it, and writes it beside its digest and its table. The verifier's figures stay.
@@ -200,7 +195,7 @@ fn compile(root: &Path) -> Result<Statistics> {
     work::run("build the kernel side", "mend what the compiler says above", &mut cargo)?;
 
     let built = target_dir.join(TARGET).join("release").join(CRATE);
-    let bytes = std::fs::read(&built).with_context(|| format!("read {}", built.display()))?;
+    let bytes = fs::read(&built)?;
     let bytes = object::strip(&bytes).with_context(|| format!("strip {}", built.display()))?;
     for path in [Some(root.to_path_buf()), std::env::var_os("HOME").map(PathBuf::from)] {
         if let Some(path) = path.filter(|path| path.parent().is_some())
@@ -215,21 +210,19 @@ fn compile(root: &Path) -> Result<Statistics> {
     }
 
     let path = object_path(root);
-    let same = std::fs::read(&path).is_ok_and(|before| before == bytes);
+    let same = fs::read(&path).is_ok_and(|before| before == bytes);
     work::step(format!("build-ebpf: write {}, its digest and its table", path.display()));
     if same {
         work::note("the object is the one that was there already");
     } else {
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)
-                .with_context(|| format!("create {}", parent.display()))?;
+            fs::create_dir_all(parent)?;
         }
-        std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
+        fs::write(&path, &bytes)?;
     }
     let digest = digest::of_sources(root)?;
     let path = digest_path(root);
-    std::fs::write(&path, format!("{digest}\n"))
-        .with_context(|| format!("write {}", path.display()))?;
+    fs::write(&path, format!("{digest}\n"))?;
     let mut fresh = Statistics::of(object::programs(&bytes)?);
     match statistics(root) {
         Ok(before) => fresh.keep_figures(&before),
@@ -239,9 +232,4 @@ fn compile(root: &Path) -> Result<Statistics> {
     work::note(format!("{} bytes", bytes.len()));
     stack_suffices(&bytes)?;
     Ok(fresh)
-}
-
-/// Lints the kernel side for its own target.
-pub(crate) fn clippy(root: &Path) -> Result<()> {
-    toolchain::clippy(root)
 }

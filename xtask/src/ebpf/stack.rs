@@ -1,10 +1,11 @@
-//! How much stack each eBPF program takes with the functions that it calls, as older kernels reckon it.
+//! How much stack each eBPF program takes with the functions that it calls, as older kernels count it.
 //!
 //! Up to Linux 6.6 at least a frame counts as a multiple of 32 bytes, and no chain of calls may have more than 512
 //! (`check_max_stack_depth` in `kernel/bpf/verifier.c`). Newer kernels with a JIT round to 16, so the kernel that builds
 //! the object may take what an older one refuses. Works on bytes; asks no kernel. Called by `build-ebpf` and `ci`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use anyhow::{Context, Result, bail};
 use object::{
@@ -12,11 +13,11 @@ use object::{
 };
 
 /// Bytes of stack that a program and the functions below it may have.
-pub(super) const MOST: u64 = 512;
+pub(super) const MAX_STACK_BYTES: u64 = 512;
 /// A frame is a multiple of this, and at least one.
-const STEP: u64 = 32;
+const FRAME_STEP_BYTES: u64 = 32;
 /// Frames that a chain of calls may have (`MAX_CALL_FRAMES`).
-const MOST_FRAMES: usize = 8;
+const MAX_FRAMES: usize = 8;
 /// The register that points to the end of a frame.
 const FRAME: u8 = 10;
 /// Where functions are that are no programs.
@@ -31,11 +32,10 @@ pub(super) struct Need {
     pub(super) chain: Vec<(String, u64)>,
 }
 
-impl Need {
-    /// The chain, in words.
-    pub(super) fn words(&self) -> String {
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let frames = self.chain.iter().map(|(name, bytes)| format!("{name} {bytes}"));
-        format!("{} bytes: {}", self.bytes, frames.collect::<Vec<_>>().join(", "))
+        write!(f, "{} bytes: {}", self.bytes, frames.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn needs(bytes: &[u8]) -> Result<Vec<Need>> {
     let mut needs = functions
         .iter()
         .filter(|(_, function)| function.is_program)
-        .map(|(place, _)| deepest(&functions, *place, MOST_FRAMES))
+        .map(|(place, _)| deepest(&functions, *place, MAX_FRAMES))
         .collect::<Result<Vec<_>>>()?;
     needs.sort_by(|one, other| {
         other.bytes.cmp(&one.bytes).then_with(|| one.chain.cmp(&other.chain))
@@ -68,7 +68,7 @@ pub(super) fn needs(bytes: &[u8]) -> Result<Vec<Need>> {
 fn deepest(functions: &HashMap<Place, Function>, place: Place, frames: usize) -> Result<Need> {
     let function = functions.get(&place).context("a call leads to no function")?;
     if frames == 0 {
-        bail!("{} is called over more than {MOST_FRAMES} frames, or by itself", function.name);
+        bail!("{} is called over more than {MAX_FRAMES} frames, or by itself", function.name);
     }
     let mut below = Need { bytes: 0, chain: Vec::new() };
     for call in &function.calls {
@@ -80,7 +80,10 @@ fn deepest(functions: &HashMap<Place, Function>, place: Place, frames: usize) ->
     }
     let mut chain = vec![(function.name.clone(), function.frame)];
     chain.append(&mut below.chain);
-    Ok(Need { bytes: function.frame.max(1).next_multiple_of(STEP) + below.bytes, chain })
+    Ok(Need {
+        bytes: function.frame.max(1).next_multiple_of(FRAME_STEP_BYTES) + below.bytes,
+        chain,
+    })
 }
 
 fn functions(bytes: &[u8]) -> Result<HashMap<Place, Function>> {
@@ -130,7 +133,7 @@ fn functions(bytes: &[u8]) -> Result<HashMap<Place, Function>> {
     Ok(functions)
 }
 
-/// How far the instructions reach into their frame, and whom they call. `target` says where a call leads, given the
+/// How far the instructions reach into their frame, and what they call. `target` says where a call leads, given the
 /// instruction's offset and the distance that it names, in instructions from the next one.
 fn walk(code: &[u8], target: impl Fn(u64, i32) -> Place) -> (u64, Vec<Place>) {
     const LOAD: u8 = 0x01;
@@ -248,7 +251,7 @@ mod tests {
         let needs = needs(&object([100, 8])).unwrap();
         let chain = vec![("program".to_owned(), 100), ("below".to_owned(), 8)];
         assert_eq!(needs, [Need { bytes: 128 + 32, chain }]);
-        assert_eq!(needs[0].words(), "160 bytes: program 100, below 8");
+        assert_eq!(needs[0].to_string(), "160 bytes: program 100, below 8");
     }
 
     /// What is no object is an error.

@@ -11,9 +11,9 @@ use std::fmt;
 use anyhow::{Context, Result, bail};
 
 /// How much a program's verified instructions may grow unnoticed: by one part in so many …
-const PARTS: u64 = 4;
+const GROWTH_PARTS: u64 = 4;
 /// … or by so many, whichever is more: of small programs a share says nothing.
-const INSTRUCTIONS: u64 = 500;
+const GROWTH_INSTRUCTIONS: u64 = 500;
 
 /// What the table begins with. The series is in a line of its own, so that it is easy to see in a diff.
 const HEADER: &str = "# The eBPF programs and functions of drainprof.bpf.o. Written by `cargo xtask build-ebpf`;\n\
@@ -24,7 +24,7 @@ const COLUMNS: [&str; 4] = ["program", "instructions", "verified", "jited_bytes"
 /// A figure that there is none of.
 const NONE: &str = "-";
 
-/// What a kernel says of one program; `None` where it does not tell.
+/// What a kernel says of one program; `None` where it does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     /// Instructions that the verifier went through.
@@ -172,7 +172,7 @@ impl Statistics {
 /// Whether a program's verified instructions grew by more than both what is allowed to a share and to a number.
 fn grew_too_much(kept: u64, now: u64) -> bool {
     let growth = now.saturating_sub(kept);
-    growth > INSTRUCTIONS && growth > kept / PARTS
+    growth > GROWTH_INSTRUCTIONS && growth > kept / GROWTH_PARTS
 }
 
 /// The change in percent, where there is any.

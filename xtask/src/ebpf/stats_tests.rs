@@ -105,7 +105,7 @@ fn other_kernels_are_only_shown() {
     assert_eq!(object(&[("close", 50)]).compare(&huge).breaches, [""; 0]);
 }
 
-/// A kernel that tells nothing, and a program without a figure in the table, show as a dash.
+/// A kernel that reports nothing, and a program without a figure in the table, show as a dash.
 #[test]
 fn missing_figures_are_shown_as_missing() {
     let mut silent = measured("6.18", &[("close", 1), ("new", 9)]);

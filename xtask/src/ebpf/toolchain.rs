@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
-use super::{CRATE, TARGET};
 use crate::{artifacts, packages, work};
+
+/// What is built, and for what.
+pub(super) const CRATE: &str = "drainprof-ebpf";
+pub(super) const TARGET: &str = "bpfel-unknown-none";
 
 const DEBIAN_PACKAGES: [&str; 5] =
     ["cargo-web", "libpolly-22-dev", "libstd-rust-web-dev-bpf", "llvm-22-dev", "rustc-web"];
@@ -163,7 +167,7 @@ fn flags(toolchain: Toolchain, root: &Path) -> Vec<String> {
     remaps.extend(home.map(|home| (PathBuf::from(home), "/home")));
     if let Some(home) = work::cargo_home() {
         // Below here the registry's name comes first, which differs where a mirror is used.
-        let registries = std::fs::read_dir(home.join("registry/src")).into_iter().flatten();
+        let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten();
         remaps.extend(registries.flatten().map(|registry| (registry.path(), "/crates")));
         remaps.push((home, "/cargo"));
     }
@@ -188,7 +192,7 @@ fn debian_core() -> Option<PathBuf> {
     rustc.args(["--print", "target-libdir", "--target", TARGET]);
     let printed = work::read("ask rustc for its libraries", "", &mut rustc).ok()?;
     let directory = PathBuf::from(printed.trim());
-    let mut names = std::fs::read_dir(&directory).ok()?.flatten().map(|entry| entry.file_name());
+    let mut names = fs::read_dir(&directory).ok()?.flatten().map(|entry| entry.file_name());
     names.any(|name| name.to_string_lossy().starts_with("libcore-")).then_some(directory)
 }
 
@@ -206,7 +210,7 @@ fn debian_hint() -> String {
 }
 
 /// Installs Debian's toolchain and bpf-linker where no toolchain is complete.
-pub(super) fn install(root: &Path) -> Result<()> {
+pub(crate) fn install(root: &Path) -> Result<()> {
     work::step("build-ebpf: toolchain of the kernel side");
     if let Ok(toolchain) = Toolchain::find() {
         work::note(format!("{} is there", toolchain.name()));
@@ -234,7 +238,7 @@ pub(super) fn install(root: &Path) -> Result<()> {
 }
 
 /// Lints the kernel side for its own target, with the clippy that belongs to the toolchain.
-pub(super) fn clippy(root: &Path) -> Result<()> {
+pub(crate) fn clippy(root: &Path) -> Result<()> {
     let toolchain = Toolchain::find()?;
     if toolchain == Toolchain::Debian {
         packages::install(&[CLIPPY_PACKAGE], "to lint the kernel side")?;

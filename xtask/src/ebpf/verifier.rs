@@ -1,13 +1,13 @@
-//! What this machine's kernel says of the eBPF programs, as `drainprof doctor` tells it.
+//! What this machine's kernel says of the eBPF programs, as `drainprof doctor` reports it.
 //!
 //! No loader of its own: the binary that users run loads the programs, and its JSON document has the figures. Called by
 //! `build-ebpf` and `ci`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use serde_json::Value;
 
 use super::stats::{Figures, Measured};
@@ -27,7 +27,7 @@ pub(super) fn measure(drainprof: &Path) -> Result<Measured> {
         let reported = String::from_utf8_lossy(&output.stderr);
         format!("`{line}` ended with {} {}", output.status, reported.trim())
     })?;
-    let release = fs::read_to_string(RELEASE).with_context(|| format!("read {RELEASE}"))?;
+    let release = fs::read_to_string(RELEASE)?;
     Ok(Measured { series: series(&release)?, programs })
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use super::super::stats::Figures;
     use super::{programs, series};
 
-    /// Figures are read by program; what the kernel does not tell is none, not 0.
+    /// Figures are read by program; what the kernel does not report is none, not 0.
     #[test]
     fn reads_the_document() {
         let read = programs(

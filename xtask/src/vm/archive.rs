@@ -5,11 +5,11 @@
 //! by `worlds`.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 
 use crate::work;
 
@@ -54,15 +54,14 @@ impl Archive {
         let source = directory.join("suite.sources");
         for name in ["lists/partial", "cache/archives/partial"] {
             let path = directory.join(name);
-            fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+            fs::create_dir_all(&path)?;
         }
         let address = match address_of_machine() {
             Ok(address) => address,
             // Before the first update apt does not know which of its sources is Debian's.
             Err(_) => Self::of_machine().update().and_then(|()| address_of_machine())?,
         };
-        fs::write(&source, sources(&address, suite))
-            .with_context(|| format!("write {}", source.display()))?;
+        fs::write(&source, sources(&address, suite))?;
         let options = [
             ("Dir::Etc::sourcelist", source),
             ("Dir::Etc::sourceparts", "/dev/null".into()),
@@ -119,7 +118,7 @@ impl Archive {
             let mut dpkg = Command::new("dpkg");
             dpkg.arg("-x").arg(&package).arg(directory);
             work::run("unpack a package", "is the disk full?", &mut dpkg)?;
-            fs::remove_file(&package).with_context(|| format!("remove {}", package.display()))?;
+            fs::remove_file(&package)?;
         }
         Ok(())
     }

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use super::lists::Run;
 use super::log::OURS;
@@ -54,27 +54,24 @@ pub(super) fn pack(
     built: &Tests,
     jobs: &[Job<'_>],
 ) -> Result<PathBuf> {
-    let tree = directory.join("root");
-    if tree.exists() {
-        fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
-    }
+    let tree = work::emptied(&directory.join("root"))?;
     for name in
         ["bin", "dev", "etc", "opt/tests", "proc", "root", "sys", "tmp", "run", "opt/machines"]
     {
-        create(&tree.join(name))?;
+        fs::create_dir_all(tree.join(name))?;
     }
-    copy(Path::new(BUSYBOX), &tree.join("bin/busybox"))?;
+    fs::copy(Path::new(BUSYBOX), tree.join("bin/busybox"))?;
     let opt = tree.join("opt");
     let mut programs = vec![built.drainprof.clone()];
-    copy(&built.drainprof, &opt.join("drainprof"))?;
+    fs::copy(&built.drainprof, opt.join("drainprof"))?;
     for binary in binaries(jobs) {
         programs.push(binary.path.clone());
         artifacts::strip("--strip-debug", &binary.path, &opt.join("tests").join(&binary.name))?;
     }
     // As they are: what their files hold is part of the tests.
     artifacts::copy_tree(&built.targets, &opt.join("targets"))?;
-    for entry in fs::read_dir(&built.targets).context("list the targets")? {
-        programs.push(entry.context("list the targets")?.path());
+    for entry in fs::read_dir(&built.targets)? {
+        programs.push(entry?.path());
     }
     for program in &built.programs {
         let name = program.file_name().context("a program has no name")?;
@@ -83,29 +80,27 @@ pub(super) fn pack(
     }
     let schema = root.join("docs/report.schema.json");
     if schema.is_file() {
-        copy(&schema, &opt.join("report.schema.json"))?;
+        fs::copy(&schema, opt.join("report.schema.json"))?;
     }
     for library in libraries(&programs)? {
         let inside = tree.join(library.strip_prefix("/").unwrap_or(&library));
-        create(inside.parent().unwrap_or(&tree))?;
-        copy(&library, &inside)?;
+        fs::create_dir_all(inside.parent().unwrap_or(&tree))?;
+        fs::copy(&library, &inside)?;
     }
     let init = tree.join("init");
-    fs::write(&init, INIT).with_context(|| format!("write {}", init.display()))?;
-    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))
-        .context("make init executable")?;
+    fs::write(&init, INIT)?;
+    fs::set_permissions(&init, std::fs::Permissions::from_mode(0o755))?;
     for job in jobs {
         let path = opt.join("machines").join(job.machine);
-        fs::write(&path, script(job)).with_context(|| format!("write {}", path.display()))?;
+        fs::write(&path, script(job))?;
         let modules = opt.join("modules").join(job.machine);
-        create(&modules)?;
+        fs::create_dir_all(&modules)?;
         for module in job.modules {
-            copy(module, &modules.join(module.file_name().context("a module has no name")?))?;
+            fs::copy(module, modules.join(module.file_name().context("a module has no name")?))?;
         }
     }
     for (name, text) in [("passwd", "root:x:0:0:root:/root:/bin/sh\n"), ("group", "root:x:0:\n")] {
-        fs::write(tree.join("etc").join(name), text)
-            .with_context(|| format!("write etc/{name}"))?;
+        fs::write(tree.join("etc").join(name), text)?;
     }
     archive(&tree, &directory.join("initramfs.cpio"))
 }
@@ -177,16 +172,6 @@ fn binaries<'a>(jobs: &[Job<'a>]) -> Vec<&'a TestBinary> {
     by_name.into_values().collect()
 }
 
-fn create(directory: &Path) -> Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to)
-        .map(|_| ())
-        .with_context(|| format!("copy {} to {}", from.display(), to.display()))
-}
-
 /// Every shared library, the loader included, that the programs name.
 fn libraries(programs: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
@@ -210,7 +195,7 @@ fn libraries(programs: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
 
 /// Packs the tree; not compressed, since unpacking under emulation costs more than reading.
 fn archive(tree: &Path, path: &Path) -> Result<PathBuf> {
-    let file = fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
+    let file = fs::File::create(path)?.into_file();
     let mut cpio = Command::new("sh");
     cpio.current_dir(tree).stdout(file).stderr(Stdio::inherit());
     cpio.args(["-c", "find . | cpio --quiet --create --format=newc --owner=0:0"]);

@@ -1,13 +1,13 @@
 //! The kernels of the matrix: Debian's packages, downloaded and unpacked, never installed.
 //!
-//! A kernel is kept between runs. One of a suite that moves is looked up again every few days, and named when it is
+//! A kernel is kept between runs. One of a suite that moves is asked for again every few days, and named when it is
 //! another one.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use super::archive::Archive;
 use crate::work;
@@ -45,8 +45,8 @@ const MODULES: [&str; 2] = ["kernel/fs/fuse/fuse.ko", "kernel/fs/overlayfs/overl
 /// With this the command line chooses the preemption model.
 pub(super) const PREEMPT_DYNAMIC: &str = "CONFIG_PREEMPT_DYNAMIC=y";
 
-/// So long a kernel of a moving suite is taken for its newest one.
-const FRESH: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+/// A kernel of a moving suite is taken for its newest one for this time.
+const FRESH_TIME: Duration = Duration::from_secs(3 * 24 * 60 * 60);
 
 /// The part of a package's name before the kernel's release.
 const IMAGE: &str = "linux-image-";
@@ -68,13 +68,10 @@ impl Kernel {
     fn read(directory: &Path) -> Result<Self> {
         let directory = directory.to_path_buf();
         let path = directory.join("release");
-        let read = |path: &Path| {
-            fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
-        };
         let checked = path.metadata().and_then(|data| data.modified());
         Ok(Self {
-            release: read(&path)?,
-            config: read(&directory.join("config"))?,
+            release: fs::read_to_string(&path)?,
+            config: fs::read_to_string(directory.join("config"))?,
             modules: kept_modules(&directory.join("modules"))?,
             checked: checked.with_context(|| format!("ask for the age of {}", path.display()))?,
             directory,
@@ -116,7 +113,7 @@ pub(super) fn fetch(directory: &Path, line: &Line) -> Result<Kernel> {
     let home = directory.join("kernels").join(line.name);
     let Ok(kept) = Kernel::read(&home) else { return newest(directory, line, None) };
     let age = kept.checked.elapsed().unwrap_or_default();
-    if line.suite.is_none() || age < FRESH {
+    if line.suite.is_none() || age < FRESH_TIME {
         return Ok(kept);
     }
     newest(directory, line, Some(&kept.release)).or_else(|error| {
@@ -126,7 +123,7 @@ pub(super) fn fetch(directory: &Path, line: &Line) -> Result<Kernel> {
 }
 
 /// The archive of a line, and its newest kernel package.
-fn look_up(directory: &Path, line: &Line) -> Result<(Archive, String)> {
+fn newest_package(directory: &Path, line: &Line) -> Result<(Archive, String)> {
     if let Some(suite) = line.suite {
         let archive = Archive::of_suite(&directory.join("suites").join(suite), suite)?;
         archive.update()?;
@@ -142,12 +139,12 @@ fn look_up(directory: &Path, line: &Line) -> Result<(Archive, String)> {
 
 /// The newest kernel of a line; downloaded unless it is the kept one.
 fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
-    let (archive, package) = look_up(directory, line)?;
+    let (archive, package) = newest_package(directory, line)?;
     let release = package.trim_start_matches(IMAGE);
     let home = directory.join("kernels").join(line.name);
     if kept == Some(release) {
         // Written again, so that it is fresh.
-        fs::write(home.join("release"), release).context("write down the kernel's release")?;
+        fs::write(home.join("release"), release)?;
         return Kernel::read(&home);
     }
     let before = kept.map(|kept| format!(", which was {kept}")).unwrap_or_default();
@@ -158,7 +155,7 @@ fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
     keep(&unpacked, release, &fresh)?;
     work::remove(&unpacked)?;
     work::remove(&home)?;
-    fs::rename(&fresh, &home).with_context(|| format!("name {}", home.display()))?;
+    fs::rename(&fresh, &home)?;
     Kernel::read(&home)
 }
 
@@ -192,7 +189,7 @@ fn keep(unpacked: &Path, release: &str, to: &Path) -> Result<()> {
         let file = places
             .find(|path| path.is_file())
             .with_context(|| format!("the packages of {release} hold no {what}"))?;
-        fs::copy(&file, to.join(what)).with_context(|| format!("copy {}", file.display()))?;
+        fs::copy(&file, to.join(what))?;
     }
     let modules = work::emptied(&to.join("modules"))?;
     for module in MODULES {
@@ -200,11 +197,11 @@ fn keep(unpacked: &Path, release: &str, to: &Path) -> Result<()> {
         let places = places.into_iter().flat_map(|place| [format!("{place}.xz"), place]);
         for file in places.map(|place| unpacked.join(place)).filter(|path| path.is_file()) {
             let name = file.file_name().context("a module has no name")?;
-            fs::copy(&file, modules.join(name))
-                .with_context(|| format!("copy {}", file.display()))?;
+            fs::copy(&file, modules.join(name))?;
         }
     }
-    fs::write(to.join("release"), release).context("write down the kernel's release")
+    fs::write(to.join("release"), release)?;
+    Ok(())
 }
 
 #[cfg(test)]

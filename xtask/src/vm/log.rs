@@ -21,11 +21,11 @@ const HOLDS: [&str; 2] = [" [#", "detected stall"];
 /// What every kernel writes last.
 const POWER_OFF: &str = "reboot: Power down";
 
-/// So many lines are shown from the first complaint on: an oops with its trace has about 60.
-const SHOWN: usize = 120;
+/// Lines that are shown from the first complaint on: an oops with its trace has about 60.
+const LINES_SHOWN: usize = 120;
 
-/// And so many before it: what led to it.
-const BEFORE: usize = 5;
+/// Lines that are shown before it: what led to it.
+const LINES_BEFORE: usize = 5;
 
 /// Something that the kernel complained of.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,11 @@ pub(super) fn complaint(log: &str) -> Option<Complaint<'_>> {
     let at = lines.iter().position(|line| is_complaint(message(line)))?;
     Some(Complaint {
         what: message(lines[at]),
-        lines: lines[at.saturating_sub(BEFORE)..].iter().take(BEFORE + SHOWN).copied().collect(),
+        lines: lines[at.saturating_sub(LINES_BEFORE)..]
+            .iter()
+            .take(LINES_BEFORE + LINES_SHOWN)
+            .copied()
+            .collect(),
     })
 }
 

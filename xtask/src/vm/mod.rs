@@ -17,7 +17,6 @@ mod session;
 mod systemd;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,6 +24,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use fs_err as fs;
 
 pub(crate) use self::archive::Archive;
 use self::kernel::Kernel;
@@ -32,7 +32,6 @@ use self::lists::Run;
 use self::machines::{MACHINES, Machine};
 use crate::artifacts::Tests;
 use crate::tally::Tally;
-use crate::test;
 use crate::{artifacts, packages, work};
 
 /// The programs that booting a kernel takes.
@@ -46,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long = "kernel", value_name = "NAME")]
     kernels: Vec<String>,
     /// Give a machine up after this many seconds.
-    #[arg(long, default_value_t = SECONDS)]
+    #[arg(long, default_value_t = TIMEOUT_SECONDS)]
     timeout: u64,
     /// Emulate even where KVM is usable.
     #[arg(long)]
@@ -72,10 +71,11 @@ pub(crate) struct Args {
     tests: Vec<String>,
 }
 
-const SECONDS: u64 = 1800;
+/// A machine is given up after this time.
+const TIMEOUT_SECONDS: u64 = 1800;
 
-/// So many of the slowest tests are listed.
-const SLOWEST: usize = 20;
+/// The slowest tests that are listed.
+const SLOWEST_TESTS: usize = 20;
 
 /// A variable and its value, which stands between single quotes in a script.
 fn variable(text: &str) -> Result<(String, String)> {
@@ -95,7 +95,7 @@ impl Args {
     pub(crate) fn of_tests(verbose: bool, idle: bool) -> Self {
         Self {
             kernels: Vec::new(),
-            timeout: SECONDS,
+            timeout: TIMEOUT_SECONDS,
             no_kvm: false,
             idle,
             environment: Vec::new(),
@@ -138,11 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         args.built(&root).and_then(|built| matrix(&root, args, &built))
     };
-    let tally = tally.unwrap_or_else(|error| {
-        eprintln!("xtask vm: {error:#}");
-        Tally::failure(format!("kernel matrix: {error}"))
-    });
-    Ok(test::conclude(&tally, SLOWEST))
+    Ok(Tally::of("kernel matrix", tally).conclude(SLOWEST_TESTS))
 }
 
 /// A machine with its kernel and its tests.
@@ -165,22 +161,20 @@ pub(crate) fn matrix(root: &Path, args: &Args, built: &Tests) -> Result<Tally> {
         let Some(kernel) = kernels.get(machine.line) else { continue };
         match prepare(root, args, built, machine, kernel) {
             Ok(machine) => ready.push(machine),
-            Err(error) => tally.add(broken(&machine.name(kernel.version()), &error)),
+            Err(error) => tally.add(of_machine(&machine.name(kernel.version()), Err(error))),
         }
     }
     let jobs: Vec<_> = ready.iter().map(|ready| ready.job(args)).collect();
     work::step(format!("vm: pack an initramfs for {} machines", jobs.len()));
     let initrd = initramfs::pack(root, &directory, built, &jobs)?;
     let logs = directory.join("logs");
-    fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    fs::create_dir_all(&logs)?;
     let kvm = AtomicBool::new(!args.no_kvm);
-    let boot = |ready: &Ready| {
-        ready.boot(args, &initrd, &logs, &kvm).unwrap_or_else(|error| broken(&ready.name, &error))
-    };
+    let boot = |ready: &Ready| ready.boot(args, &initrd, &logs, &kvm);
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     for (ran, ready) in work::at_once(&ready, processors, boot).into_iter().zip(&ready) {
-        let panicked = || broken(&ready.name, &anyhow!("what follows it has panicked"));
-        tally.add(ran.unwrap_or_else(panicked));
+        let ran = ran.unwrap_or_else(|| Err(anyhow!("what follows it has panicked")));
+        tally.add(of_machine(&ready.name, ran));
     }
     Ok(tally)
 }
@@ -197,7 +191,7 @@ fn kernels(directory: &Path, wanted: &[&Machine]) -> (Tally, HashMap<&'static st
                 work::note(format!("kernel {}: {}", line.name, kernel.release));
                 kernels.insert(line.name, kernel);
             }
-            Err(error) => tally.add(broken(line.name, &error)),
+            Err(error) => tally.add(of_machine(line.name, Err(error))),
         }
     }
     (tally, kernels)
@@ -214,7 +208,7 @@ fn prepare(
     kernel.check(machine.preempt.and(Some(kernel::PREEMPT_DYNAMIC)))?;
     let runs = if args.tests.is_empty() {
         let path = root.join(machine.list);
-        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let text = fs::read_to_string(&path)?;
         lists::runs(machine.list, &text, &built.binaries)?
     } else {
         lists::runs("the command line", &args.tests.join("\n"), &built.binaries)?
@@ -256,10 +250,9 @@ impl Ready {
     }
 }
 
-/// A machine that could not be tried: a failure of its own, which must not hide the others' results.
-fn broken(kernel: &str, error: &anyhow::Error) -> Tally {
-    eprintln!("xtask vm: kernel {kernel}: {error:#}");
-    Tally::failure(format!("kernel {kernel}: {error}"))
+/// What a machine came to.
+fn of_machine(name: &str, ran: Result<Tally>) -> Tally {
+    Tally::of(&format!("kernel {name}"), ran)
 }
 
 #[cfg(test)]

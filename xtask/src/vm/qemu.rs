@@ -3,32 +3,31 @@
 //! The first line carries what the tests say, the second the kernel's log, so that neither cuts the other's words. Only
 //! the qemu process started here is ever killed.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 
 use super::lists::Run;
 use super::log;
 use super::session::{MARK, Session};
 use crate::busy::Stretch;
 use crate::tally::Tally;
-use crate::{test, work};
+use crate::work;
 
 /// With KVM a machine says its first word within seconds; where nested virtualisation is broken, never.
-const KVM_FIRST_WORD: Duration = Duration::from_secs(20);
+const KVM_FIRST_WORD_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// So long a machine may take to power off.
-const POWER_OFF: Duration = Duration::from_secs(60);
+/// A machine may take this long to power off.
+const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The kernel stops at whatever is wrong, which ends qemu, and writes down all that is a warning or worse. What lasts
 /// too long is judged later than usual: an emulated processor may itself wait for a real one for many seconds.
-const KERNEL: &str = "console=ttyS1 loglevel=5 panic=-1 oops=panic panic_on_warn=1 softlockup_panic=1 \
+const KERNEL_ARGUMENTS: &str = "console=ttyS1 loglevel=5 panic=-1 oops=panic panic_on_warn=1 softlockup_panic=1 \
     watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=180 mitigations=off";
 
 /// What to boot.
@@ -61,7 +60,7 @@ pub(super) struct Boot<'a> {
 pub(super) fn boot(boot: &Boot<'_>) -> Result<Tally> {
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
     if boot.kvm.load(Ordering::Relaxed) && device.is_ok() {
-        match attempt(boot, Some(KVM_FIRST_WORD))? {
+        match attempt(boot, Some(KVM_FIRST_WORD_TIMEOUT))? {
             Outcome::Ran(tally) => return Ok(tally),
             Outcome::Silent => work::note("KVM is there but does not work; emulating instead"),
         }
@@ -90,7 +89,7 @@ fn attempt(boot: &Boot<'_>, first_word: Option<Duration>) -> Result<Outcome> {
     let (started, stretch) = (Instant::now(), Stretch::begin());
     let mut child =
         qemu.spawn().context("run qemu-system-x86_64; `cargo xtask setup` installs it")?;
-    let lines = follow(&mut child)?;
+    let lines = work::lines(child.stdout.take().context("qemu has no stdout")?);
     let session = listen(boot, &lines, started, first_word);
     // It has powered off, or it is too late: in both cases it must be gone before this returns.
     let _ = child.kill();
@@ -100,7 +99,7 @@ fn attempt(boot: &Boot<'_>, first_word: Option<Duration>) -> Result<Outcome> {
     }
     let mut tally = judge_log(boot);
     tally.add(session.finish(boot.runs));
-    test::tell(&format!("kernel {}", boot.name), &tally, &stretch);
+    tally.show(&format!("kernel {}", boot.name), &stretch);
     Ok(Outcome::Ran(tally))
 }
 
@@ -126,7 +125,7 @@ fn command(boot: &Boot<'_>, kvm: bool) -> Command {
         let disk = disk.display();
         qemu.args(["-drive", &format!("file={disk},format=raw,if=virtio,snapshot=on")]);
     }
-    qemu.args(["-append", &format!("{KERNEL} {}", boot.append)]);
+    qemu.args(["-append", &format!("{KERNEL_ARGUMENTS} {}", boot.append)]);
     qemu
 }
 
@@ -150,21 +149,6 @@ fn judge_log(boot: &Boot<'_>) -> Tally {
     )
 }
 
-/// The serial line, line by line.
-fn follow(child: &mut Child) -> Result<Receiver<String>> {
-    let serial = child.stdout.take().context("qemu has no stdout")?;
-    let (send, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(serial).split(b'\n').map_while(Result::ok) {
-            if send.send(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()).is_err()
-            {
-                break;
-            }
-        }
-    });
-    Ok(lines)
-}
-
 /// Reads until the machine is off, silent for too long, or out of time.
 fn listen<'a>(
     boot: &Boot<'a>,
@@ -177,19 +161,20 @@ fn listen<'a>(
     let mut end = first_word.unwrap_or(whole).min(whole);
     // The line ends with qemu.
     while let Ok(line) = lines.recv_timeout(end.saturating_sub(started.elapsed())) {
-        // Before the script's first word the line carries the firmware's talk.
+        let line = line.trim_end_matches('\r');
+        // Before the script's first word the line carries what the firmware prints.
         if boot.verbose && (session.is_up() || line.contains(MARK)) {
             println!("[{}] {line}", boot.name);
         }
         let was_up = session.is_up();
-        session.line(&line);
+        session.line(line);
         if session.is_up() && !was_up {
             end = whole;
             let seconds = started.elapsed().as_secs_f64();
             work::note(format!("kernel {}: up after {seconds:.0} s: {session}", boot.name));
         }
         if session.is_done() {
-            end = end.min(started.elapsed() + POWER_OFF);
+            end = end.min(started.elapsed() + POWER_OFF_TIMEOUT);
         }
     }
     session

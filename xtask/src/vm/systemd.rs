@@ -4,14 +4,14 @@
 //! is an archive: two revisions of the package, a server to observe, a process that the kernel does not answer for, and
 //! `deploy/debian/check.sh`, which prints results as test binaries do.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
+use fs_err as fs;
 
-use super::{Args, broken, lists::Run, qemu};
+use super::{Args, lists::Run, of_machine, qemu};
 use crate::artifacts::{self, TestBinary};
 use crate::dist;
 use crate::tally::Tally;
@@ -71,7 +71,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Tally> {
                 runs: &runs,
             })
         });
-        tally.add(booted.unwrap_or_else(|error| broken(version, &error)));
+        tally.add(of_machine(version, booted));
     }
     Ok(tally)
 }
@@ -83,11 +83,11 @@ fn disk(directory: &Path) -> Result<PathBuf> {
         return Ok(disk);
     }
     work::step("vm: make a file system of Debian 12 with systemd (kept; 400 MB of packages)");
-    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    fs::create_dir_all(directory)?;
     let (tree, made) = (directory.join("tree"), directory.join("debian.ext4.new"));
     remove_tree(&tree)?;
     let unit = directory.join("check.service");
-    fs::write(&unit, UNIT).context("write the unit of the check")?;
+    fs::write(&unit, UNIT)?;
     let copy = format!("--customize-hook=copy-in {} /etc/systemd/system", unit.display());
     let mut mmdebstrap = work::as_root("mmdebstrap", &[]);
     mmdebstrap.args(["--quiet", "--variant=minbase", &format!("--include={INCLUDED}"), &copy]);
@@ -101,7 +101,7 @@ fn disk(directory: &Path) -> Result<PathBuf> {
     mke2fs.args(["-q", "-F", "-t", "ext4", "-d"]).arg(&tree).arg(&made).arg("1536M");
     work::run("make the file system", "is the disk full?", &mut mke2fs)?;
     remove_tree(&tree)?;
-    fs::rename(&made, &disk).context("name the file system")?;
+    fs::rename(&made, &disk)?;
     Ok(disk)
 }
 
@@ -112,8 +112,7 @@ fn remove_tree(tree: &Path) -> Result<()> {
 
 /// The last file whose name begins so.
 fn newest(directory: &Path, begin: &str) -> Result<PathBuf> {
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))?;
+    let entries = fs::read_dir(directory)?;
     let paths = entries.flatten().map(|entry| entry.path());
     let is_meant = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin))
@@ -125,10 +124,7 @@ fn newest(directory: &Path, begin: &str) -> Result<PathBuf> {
 /// The second disk: packages of the revisions 1 and 2, the server, its profile, the script.
 fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
     let content = directory.join("payload");
-    if content.exists() {
-        fs::remove_dir_all(&content).context("empty the payload")?;
-    }
-    fs::create_dir_all(&content).context("create the payload")?;
+    work::emptied(&content)?;
     let drainprof = match &args.drainprof {
         Some(path) => path.clone(),
         None => artifacts::drainprof_dev(root)?,
@@ -137,8 +133,7 @@ fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
     let upgrades = args.tests.is_empty() || args.tests.iter().any(|step| step == "upgrade");
     for revision in 1..=1 + u32::from(upgrades) {
         let deb = dist::package_of(root, &drainprof, revision, &directory.join("packages"))?;
-        fs::copy(deb, content.join(format!("drainprof-{revision}.deb")))
-            .context("copy a package")?;
+        fs::copy(deb, content.join(format!("drainprof-{revision}.deb")))?;
     }
     artifacts::target(&root.join("tests/targets/request_server.c"), &content)?;
     artifacts::target(&root.join("tests/targets/silent.c"), &content)?;
@@ -146,10 +141,10 @@ fn payload(root: &Path, args: &Args, directory: &Path) -> Result<PathBuf> {
         ("tests/profiles/request-server.toml", "request-server.toml"),
         ("deploy/debian/check.sh", "check.sh"),
     ] {
-        fs::copy(root.join(from), content.join(to)).with_context(|| format!("copy {from}"))?;
+        fs::copy(root.join(from), content.join(to))?;
     }
     if !args.tests.is_empty() {
-        fs::write(content.join("tests"), args.tests.join("\n")).context("write the steps")?;
+        fs::write(content.join("tests"), args.tests.join("\n"))?;
     }
     let payload = directory.join("payload.tar");
     let mut tar = Command::new("tar");

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// So many percent of resident memory must have been read.
-const READ_PERCENT: u64 = 75;
+/// The part of resident memory that must have been read.
+const MIN_READ_PERCENT: u64 = 75;
 
 /// One number, or one table, of both.
 pub(super) struct Check {
@@ -82,8 +82,8 @@ pub(super) struct Outcome {
     pub(super) rows: Vec<String>,
 }
 
-/// So many rows that differ are named.
-const NAMED: usize = 6;
+/// Rows that differ and are named, at most.
+const MAX_NAMED_ROWS: usize = 6;
 
 impl Outcome {
     /// Compares one number.
@@ -126,10 +126,10 @@ pub(super) fn compare(checks: &[Check], heap: &str, truth: &Value, census: &Valu
     outcomes.push(Outcome::number("unknown bytes", 0, unknown, Slack::Exact));
     let percent = read_percent(census);
     let what = "percent of resident memory read, at least".to_owned();
-    let holds = percent >= READ_PERCENT;
+    let holds = percent >= MIN_READ_PERCENT;
     outcomes.push(Outcome {
         what,
-        truth: READ_PERCENT,
+        truth: MIN_READ_PERCENT,
         census: percent,
         apart: (0, 0),
         holds,
@@ -140,7 +140,7 @@ pub(super) fn compare(checks: &[Check], heap: &str, truth: &Value, census: &Valu
 
 /// Whether an answer calls memory healthy of which too little was read.
 pub(super) fn is_blind(answer: &str, census: &Value) -> bool {
-    answer == "healthy" && read_percent(census) < READ_PERCENT
+    answer == "healthy" && read_percent(census) < MIN_READ_PERCENT
 }
 
 /// The heap of an allocator in a census.
@@ -218,7 +218,7 @@ impl Check {
         let differ = keys.into_iter().filter(|key| of(&wanted, *key) != of(&found, *key));
         let rows =
             differ.map(|key| format!("{key}: {}, not {}", of(&found, key), of(&wanted, key)));
-        let rows = rows.take(NAMED).collect();
+        let rows = rows.take(MAX_NAMED_ROWS).collect();
         Outcome { what: self.truth.to_owned(), truth: own, census, apart, holds, rows }
     }
 }
@@ -254,11 +254,9 @@ fn rounded(found: BTreeMap<String, u64>, truth: &Value) -> BTreeMap<String, u64>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use super::*;
 
-    use super::{Check, Figure, Slack, compare, is_blind};
-
-    fn judged(figure: Figure, slack: Slack, truth: &serde_json::Value) -> Vec<bool> {
+    fn judged(figure: Figure, slack: Slack, truth: &Value) -> Vec<bool> {
         let census = json!({
             "rss_bytes": 1000,
             "parts": [{"kind": "anonymous", "bytes": 250}, {"kind": "file", "bytes": 750}],

@@ -3,25 +3,25 @@
 //! The place is the user's cache directory, so that a fresh clone has them as well. A root is used by any number of runs
 //! at once, and made by one. `mmdebstrap` makes it from the archive that this machine's apt uses, with that apt's proxies.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::roots::World;
-use crate::vm::Archive;
-use crate::work;
+use super::world::World;
+use crate::{vm::Archive, work};
 
-/// So long a root is taken for what its suite has.
-const FRESH: Duration = Duration::from_secs(7 * DAY);
+/// A root is taken for what its suite has for this time.
+const FRESH_TIME: Duration = Duration::from_secs(7 * DAY_SECONDS);
 
 /// An older one is used up to this age where none can be made.
-const USABLE: Duration = Duration::from_secs(30 * DAY);
+const USABLE_TIME: Duration = Duration::from_secs(30 * DAY_SECONDS);
 
-const DAY: u64 = 24 * 60 * 60;
+const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// No root takes longer to make, in seconds.
 const MAKE_SECONDS: &str = "900";
@@ -29,21 +29,21 @@ const MAKE_SECONDS: &str = "900";
 /// What `timeout` ends with where the time was not enough.
 const TIMED_OUT: i32 = 124;
 
-/// So long one run waits for another that makes the same root.
-const PATIENCE: Duration = Duration::from_secs(1000);
+/// One run waits this long for another that makes the same root.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1000);
 
-/// So often it asks.
-const POLL: Duration = Duration::from_millis(500);
+/// The time between two attempts.
+const LOCK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// For the quick third: a library to preload, an interpreter, servers.
-const QUICK: [&str; 4] = ["libjemalloc2", "nginx-light", "python3", "redis-server"];
+const QUICK_PACKAGES: [&str; 4] = ["libjemalloc2", "nginx-light", "python3", "redis-server"];
 
 /// Libraries that are called otherwise in Debian 12.
-const NEWER: [&str; 2] = ["libmimalloc3", "libtcmalloc-minimal4t64"];
-const OLDER: [&str; 2] = ["libmimalloc2.0", "libtcmalloc-minimal4"];
+const NEWER_PACKAGES: [&str; 2] = ["libmimalloc3", "libtcmalloc-minimal4t64"];
+const OLDER_PACKAGES: [&str; 2] = ["libmimalloc2.0", "libtcmalloc-minimal4"];
 
 /// For the rest: debug files, compilers, other interpreters and servers.
-const MORE: [&str; 12] = [
+const OTHER_PACKAGES: [&str; 12] = [
     "bind9",
     "gcc",
     "golang-go",
@@ -82,7 +82,7 @@ pub(super) fn root(cache: &Path, world: World, all: bool) -> Result<Kept> {
     drop(shared);
     let alone = match slot.age() {
         // Another run uses it: it is not replaced under that one's feet.
-        Some(age) if age < USABLE => try_lock(&slot.lock, FlockArg::LockExclusiveNonblock)?,
+        Some(age) if age < USABLE_TIME => try_lock(&slot.lock, FlockArg::LockExclusiveNonblock)?,
         _ => Some(lock(&slot.lock, FlockArg::LockExclusiveNonblock)?),
     };
     let made = match &alone {
@@ -92,8 +92,8 @@ pub(super) fn root(cache: &Path, world: World, all: bool) -> Result<Kept> {
     };
     drop(alone);
     if let Err(error) = made {
-        let Some(age) = slot.age().filter(|age| *age < USABLE) else { return Err(error) };
-        let days = age.as_secs() / DAY;
+        let Some(age) = slot.age().filter(|age| *age < USABLE_TIME) else { return Err(error) };
+        let days = age.as_secs() / DAY_SECONDS;
         println!("old: {} is that of {days} days ago: {error}", world.distribution());
     }
     let shared = lock(&slot.lock, FlockArg::LockSharedNonblock)?;
@@ -114,16 +114,16 @@ struct Slot {
 
 impl Slot {
     fn new(cache: &Path, world: World, all: bool) -> Result<Self> {
-        fs::create_dir_all(cache).with_context(|| format!("create {}", cache.display()))?;
+        fs::create_dir_all(cache)?;
         let name = format!("{}-{}", world.name(), if all { "all" } else { "quick" });
-        let named = if world == World::Bookworm { OLDER } else { NEWER };
-        let more = if all { &MORE[..] } else { &[] };
+        let named = if world == World::Bookworm { OLDER_PACKAGES } else { NEWER_PACKAGES };
+        let more = if all { &OTHER_PACKAGES[..] } else { &[] };
         Ok(Self {
             path: cache.join(&name),
             stamp: cache.join(format!("{name}.stamp")),
             lock: cache.join(format!("{name}.lock")),
             lists: cache.join(format!("{name}.lists")),
-            packages: QUICK.iter().chain(&named).chain(more).copied().collect(),
+            packages: QUICK_PACKAGES.iter().chain(&named).chain(more).copied().collect(),
             name,
         })
     }
@@ -144,7 +144,7 @@ impl Slot {
     }
 
     fn is_fresh(&self) -> bool {
-        self.age().is_some_and(|age| age < FRESH)
+        self.age().is_some_and(|age| age < FRESH_TIME)
     }
 
     /// Makes the root beside the old one, then takes its place. What has failed is named: the archive, or the packages.
@@ -165,16 +165,15 @@ impl Slot {
         remove(&self.path)?;
         let mut rename = work::as_root("mv", &[]);
         work::run("name the root", "is the disk full?", rename.arg(&fresh).arg(&self.path))?;
-        fs::write(&self.stamp, self.packages.join(","))
-            .with_context(|| format!("write {}", self.stamp.display()))
+        fs::write(&self.stamp, self.packages.join(","))?;
+        Ok(())
     }
 
     fn mmdebstrap(&self, world: World, fresh: &Path) -> Result<()> {
         remove(fresh)?;
         let address = Archive::of_suite(&self.lists, world.name())?.address;
         let options = self.lists.join("machine.conf");
-        fs::write(&options, Archive::options_of_machine()?)
-            .with_context(|| format!("write {}", options.display()))?;
+        fs::write(&options, Archive::options_of_machine()?)?;
         // What is mounted in the root is gone with the namespace, even if the time was not enough.
         let mut make = work::as_root("unshare", &[]);
         make.args(["--mount", "--", "timeout", "-k", "30", MAKE_SECONDS, "mmdebstrap"]);
@@ -197,7 +196,7 @@ impl Slot {
 
 /// Waits for a lock, but not for ever.
 pub(super) fn lock(path: &Path, kind: FlockArg) -> Result<Flock<File>> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         if let Some(lock) = try_lock(path, kind)? {
             return Ok(lock);
@@ -205,7 +204,7 @@ pub(super) fn lock(path: &Path, kind: FlockArg) -> Result<Flock<File>> {
         if Instant::now() >= until {
             bail!("another run has had {} for too long", path.display());
         }
-        thread::sleep(POLL);
+        thread::sleep(LOCK_INTERVAL);
     }
 }
 

@@ -1,21 +1,21 @@
 //! MariaDB with tables and connections, and what its glibc says of all its arenas.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use fs_err as fs;
 
-use super::programs::Workshop;
 use super::roots::Root;
 use super::running::{Running, Talk};
+use super::workshop::Workshop;
 use crate::work;
 
 /// Connections that stay.
 const CONNECTIONS: usize = 8;
 
-/// So long the server may take to open its socket.
-const START: Duration = Duration::from_secs(60);
+/// The server may take this long to open its socket.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts it with a library that asks glibc where a pipe says so, fills tables, and leaves it asleep.
 pub(super) fn mariadb(workshop: &Workshop<'_>, root: &Root) -> Result<Running> {
@@ -37,7 +37,7 @@ pub(super) fn mariadb(workshop: &Workshop<'_>, root: &Root) -> Result<Running> {
     command.args(["--skip-log-bin", "--performance-schema=OFF", "--innodb-use-native-aio=0"]);
     let mut server = Talk::start(command)?;
     server.expect(|line| line.contains("ready for connections"))?;
-    let until = Instant::now() + START;
+    let until = Instant::now() + START_TIMEOUT;
     while !root.scratch.join("mariadb.sock").exists() {
         if Instant::now() > until {
             bail!("MariaDB opens no socket");
@@ -66,7 +66,7 @@ pub(super) fn mariadb(workshop: &Workshop<'_>, root: &Root) -> Result<Running> {
             .clone_into(&mut version);
         talks.push(client);
     }
-    fs::write(root.scratch.join("ask"), "?").context("ask the library")?;
+    fs::write(root.scratch.join("ask"), "?")?;
     let mut truth = server.json()?;
     truth["library"] = "MariaDB".into();
     truth["version"] = version.into();

@@ -4,6 +4,7 @@
 //! The program prints the truth, sleeps, and is read from outside. A version that `docs/versions.md` does not list is
 //! named on a line of its own: that is how the next glibc is noticed. The sum is stdout's last line, as of the tests.
 
+mod case;
 mod cases;
 mod compare;
 mod kept;
@@ -15,26 +16,30 @@ mod record;
 mod roots;
 mod running;
 mod servers;
+mod workshop;
+mod world;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use serde_json::{Value, json};
 
-use self::cases::{CASES, Case, Program};
+use self::case::{Case, Program};
+use self::cases::CASES;
 use self::compare::{Outcome, Slack, compare, heap_of, is_blind, read_percent};
 use self::page::Page;
-use self::programs::Workshop;
 use self::record::{End, Record, Said};
-use self::roots::{Root, WORLDS, World};
+use self::roots::Root;
 use self::running::Running;
+use self::workshop::Workshop;
+use self::world::{WORLDS, World};
 use crate::tally::Tally;
-use crate::{artifacts, packages, test, work};
+use crate::{artifacts, packages, work};
 
 /// Arguments of `worlds`.
 #[derive(clap::Args, Default)]
@@ -58,17 +63,17 @@ pub(crate) struct Args {
 /// The page that lists what is proven.
 const PAGE: &str = "docs/versions.md";
 
-/// So long `drainprof why` observes: in less time it calls nothing healthy, and could not be wrong in that.
-const WHY: &str = "20s";
+/// `drainprof why` observes for this time: in less time it calls nothing healthy, and could not be wrong in that.
+const WHY_DURATION: &str = "20s";
 
-/// So many cases run at once, most of which wait for `why`.
-const LANES: usize = 8;
+/// Cases that run at once: most wait for `why`.
+const MAX_CASES_AT_ONCE: usize = 8;
 
 /// No answer of drainprof takes longer, in seconds: attaching waits for every processor, which may be busy.
 const ANSWER_SECONDS: &str = "300";
 
-/// So many of the slowest cases are listed.
-const SLOWEST: usize = 5;
+/// The slowest cases that are listed.
+const SLOWEST_CASES: usize = 5;
 
 impl Args {
     /// The worlds that are wanted.
@@ -107,37 +112,30 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = work::root()?;
     let drainprof = if let Some(path) = &args.drainprof {
-        path.canonicalize().with_context(|| format!("find {}", path.display()))?
+        fs::canonicalize(path)?
     } else {
         work::step("worlds: build drainprof");
         artifacts::drainprof_dev(&root)?
     };
-    let tally = all(&root, &drainprof, args).unwrap_or_else(|error| {
-        eprintln!("xtask worlds: {error:#}");
-        Tally::failure(format!("worlds: {error}"))
-    });
-    Ok(test::conclude(&tally, SLOWEST))
+    Ok(Tally::of("worlds", all(&root, &drainprof, args)).conclude(SLOWEST_CASES))
 }
 
-/// The quick cases with the drainprof of the tests, as CI runs them; what keeps them from running is a failure.
+/// The quick cases with the drainprof of the tests, as CI runs them; what keeps them from running fails.
 pub(crate) fn quick(root: &Path) -> Tally {
     work::step("worlds: the quick cases");
     let built = artifacts::tests(root, &[]);
-    built.and_then(|built| all(root, &built.drainprof, &Args::default())).unwrap_or_else(|error| {
-        eprintln!("xtask worlds: {error:#}");
-        Tally::failure(format!("worlds: {error}"))
-    })
+    Tally::of("worlds", built.and_then(|built| all(root, &built.drainprof, &Args::default())))
 }
 
 /// Runs all wanted cases in all wanted worlds.
 fn all(root: &Path, drainprof: &Path, args: &Args) -> Result<Tally> {
     let directory = artifacts::target_dir(root).join("worlds");
-    fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
+    fs::create_dir_all(&directory)?;
     let cache = kept::place(&directory);
     let bench = Bench { workshop: Workshop::new(root, &directory, &cache), drainprof };
     let (runs, mut tally) = prepare(&cache, args)?;
-    work::step(format!("worlds: {} cases, {LANES} at once", runs.len()));
-    let ran = work::at_once(&runs, LANES, |(place, case)| bench.run(place, case));
+    work::step(format!("worlds: {} cases, {MAX_CASES_AT_ONCE} at once", runs.len()));
+    let ran = work::at_once(&runs, MAX_CASES_AT_ONCE, |(place, case)| bench.run(place, case));
     let mut results = Vec::new();
     for (record, (_, case)) in ran.into_iter().zip(&runs) {
         results.push(record.with_context(|| format!("{} has panicked", case.name))?);
@@ -193,13 +191,13 @@ fn keep(root: &Path, directory: &Path, results: &[Record], is_wanted: bool) -> R
     let file = directory.join("result.json");
     let all: Vec<_> = results.iter().map(Record::json).collect();
     let json = json!({ "day": day.trim(), "results": all });
-    fs::write(&file, format!("{json:#}\n")).with_context(|| format!("write {}", file.display()))?;
+    fs::write(&file, format!("{json:#}\n"))?;
     work::note(format!("all numbers: {}", file.display()));
     if is_wanted {
         for result in results.iter().filter(|result| !result.is_skipped()) {
             page.note(&result.version(), result.case, day.trim(), result.passed());
         }
-        fs::write(&path, page.text()).with_context(|| format!("write {}", path.display()))?;
+        fs::write(&path, page.text())?;
     }
     Ok(())
 }
@@ -240,7 +238,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs one case in one world, and says what came of it.
+    /// Runs one case in one world, and reports the result.
     fn run(&self, root: &Root, case: &'static Case) -> Record {
         let began = Instant::now();
         let origin = match case.program {
@@ -276,7 +274,7 @@ impl Bench<'_> {
             }
             Program::Bind => ("BIND", &["bind9"][..], profiles::bind(workshop, drainprof, root)?),
             _ => {
-                let mut running = workshop.start(root, case)?;
+                let mut running = programs::start(workshop, root, case)?;
                 running.truth.clone_into(truth);
                 let outcomes = self.judged(&mut running, case, said);
                 // A program that dies under a census is worse than any number.
@@ -322,7 +320,7 @@ impl Bench<'_> {
 
     /// What `why` answers; its exit code says less.
     fn answer(&self, pid: u32) -> Result<String> {
-        let why = self.ask(&["why", "-o", "json", "-d", WHY, "-p", &pid.to_string()])?;
+        let why = self.ask(&["why", "-o", "json", "-d", WHY_DURATION, "-p", &pid.to_string()])?;
         Ok(why["answer"].as_str().unwrap_or("nothing").to_owned())
     }
 

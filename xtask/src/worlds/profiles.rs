@@ -3,28 +3,28 @@
 //! `malloc_family.cc` makes and frees objects in each way that C and C++ have. It runs twice, without any and with many;
 //! the difference is its own. BIND counts its calls in a library that is preloaded. Called by `mod`.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use serde_json::{Value, json};
 
 use super::compare::{Outcome, Slack};
-use super::programs::Workshop;
 use super::roots::Root;
 use super::running::Talk;
+use super::workshop::Workshop;
 use crate::work;
 
-/// So many rounds of all ways to allocate.
+/// Rounds of all ways to allocate.
 const ROUNDS: &str = "500";
 
-/// So long drainprof may take to write its report after its target has ended.
-const REPORT: Duration = Duration::from_secs(30);
+/// drainprof may take this long to write its report after its target has ended.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So long BIND may take to end.
-const END: Duration = Duration::from_secs(30);
+/// BIND may take this long to end.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What drainprof says once it counts.
 const ATTACHED: &str = "attached ";
@@ -54,7 +54,7 @@ pub(super) fn malloc(
         tracer.expect(|line| line.contains(ATTACHED))?;
         target.send("")?;
         let made = target.expect(|line| line.starts_with("MADE "))?;
-        if !tracer.ends_within(REPORT) {
+        if !tracer.ends_within(REPORT_TIMEOUT) {
             bail!("drainprof goes on after its target's end");
         }
         let numbers = made.split_whitespace().filter_map(|word| word.parse().ok());
@@ -110,8 +110,7 @@ pub(super) fn bind(
     let mut tracer = Talk::start(command)?;
     let loaded = |line: &str| line.contains("all zones loaded");
     tracer.expect(loaded)?;
-    let pid =
-        fs::read_to_string(root.scratch.join("named.pid")).context("named has no pid file")?;
+    let pid = fs::read_to_string(root.scratch.join("named.pid"))?;
     let signal = |name: &str| {
         let mut kill = work::as_root("kill", &[]);
         work::run("signal BIND", "has it ended?", kill.args([name, pid.trim()]))
@@ -119,7 +118,7 @@ pub(super) fn bind(
     signal("-HUP")?;
     tracer.expect(loaded)?;
     signal("-TERM")?;
-    if !tracer.ends_within(END) {
+    if !tracer.ends_within(END_TIMEOUT) {
         bail!("BIND or drainprof does not end");
     }
     let mut cat = work::as_root("cat", &[]);

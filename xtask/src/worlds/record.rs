@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::compare::Outcome;
-use super::page;
-use super::roots::World;
+use super::{compare::Outcome, page, world::World};
 use crate::tally::Tally;
 
 /// How a case ended.

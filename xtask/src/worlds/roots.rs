@@ -4,69 +4,18 @@
 //! removed at its end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 
 use super::kept::{self, Kept};
+use super::world::World;
 use crate::work;
 
 /// What making a root and entering it takes.
 pub(super) const PACKAGES: [&str; 2] = ["mmdebstrap", "util-linux"];
-
-/// A distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum World {
-    /// This machine.
-    Host,
-    /// Debian 12, whose packages this machine may not have.
-    Bookworm,
-    /// Debian 13.
-    Trixie,
-    /// Debian unstable, whose versions change.
-    Sid,
-}
-
-/// All worlds, in the order of the run.
-pub(super) const WORLDS: [World; 4] = [World::Host, World::Bookworm, World::Trixie, World::Sid];
-
-impl World {
-    /// What `--world` takes.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Bookworm => "bookworm",
-            Self::Trixie => "trixie",
-            Self::Sid => "sid",
-        }
-    }
-
-    /// As the page names it.
-    pub(super) fn distribution(self) -> String {
-        match self {
-            Self::Host => host_distribution(),
-            Self::Bookworm => "Debian 12".to_owned(),
-            Self::Trixie => "Debian 13".to_owned(),
-            Self::Sid => "Debian unstable".to_owned(),
-        }
-    }
-}
-
-/// The name and version of this machine's distribution.
-fn host_distribution() -> String {
-    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let value = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        line.map(|value| value.trim_matches('"').to_owned())
-    };
-    match (value("ID").as_deref(), value("VERSION_ID")) {
-        (Some("debian"), Some(version)) => format!("Debian {version}"),
-        (Some(id), version) => format!("{id} {}", version.unwrap_or_default()).trim().to_owned(),
-        (None, _) => "this machine".to_owned(),
-    }
-}
 
 /// A world that is ready, and what a case puts there.
 #[derive(Debug)]

@@ -3,30 +3,30 @@
 //! A program is ended by closing its stdin, then by signals to its process id; nothing outlives the value. Called by
 //! `programs` and `servers`.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use serde_json::Value;
 
 use crate::work;
 
-/// So long a program may take to its next line.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// A program may take this long to its next line.
+const LINE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// So long a program may take to end after each of the ways to ask for it.
-const GRACE: Duration = Duration::from_secs(5);
+/// A program may take this long to end after each of the ways to ask for it.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So often something is asked again that no event announces.
-const POLL: Duration = Duration::from_millis(50);
+/// The time between two checks of what no event announces.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Without a context switch for so many polls a process counts as asleep.
-const ASLEEP: usize = 4;
+const ASLEEP_POLLS: usize = 4;
 
 /// A program, and its pipes.
 pub(super) struct Talk {
@@ -45,14 +45,7 @@ impl Talk {
         command.stdin(Stdio::piped()).stdout(write.try_clone()?).stderr(write);
         let mut child = command.spawn().with_context(|| format!("run `{line}`"))?;
         let stdin = child.stdin.take();
-        let (send, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(read).split(b'\n').map_while(Result::ok) {
-                if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                    break;
-                }
-            }
-        });
+        let lines = work::lines(read);
         Ok(Self { line, child, stdin, lines, said: Vec::new() })
     }
 
@@ -64,7 +57,7 @@ impl Talk {
     /// Waits for a line that is wanted.
     pub(super) fn expect(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<String> {
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(LINE_TIMEOUT) {
                 Ok(line) if is_wanted(&line) => return Ok(line),
                 Ok(line) => self.said.push(line),
                 Err(error) => {
@@ -100,7 +93,7 @@ impl Talk {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return true;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         false
     }
@@ -110,7 +103,7 @@ impl Drop for Talk {
     fn drop(&mut self) {
         self.stdin = None;
         // A server does not care for its stdin.
-        let mut time = POLL * 10;
+        let mut time = POLL_INTERVAL * 10;
         for signal in ["-TERM", "-KILL"] {
             if self.ends_within(time) {
                 return;
@@ -120,9 +113,9 @@ impl Drop for Talk {
             if let Err(error) = kill.status() {
                 work::note(format!("`{}` cannot be ended: {error}", self.line));
             }
-            time = GRACE;
+            time = END_TIMEOUT;
         }
-        self.ends_within(GRACE);
+        self.ends_within(END_TIMEOUT);
     }
 }
 
@@ -151,13 +144,13 @@ impl Running {
     /// Waits until all of the process's threads sleep; one that never does is read as it runs.
     pub(super) fn settle(&self) -> Result<()> {
         let pid = self.pid()?;
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + END_TIMEOUT;
         let (mut before, mut same) = (None, 0);
-        while same < ASLEEP && Instant::now() < until {
+        while same < ASLEEP_POLLS && Instant::now() < until {
             let now = switches(pid);
             same = if now.is_some() && now == before { same + 1 } else { 0 };
             before = now;
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

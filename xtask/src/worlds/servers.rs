@@ -3,25 +3,25 @@
 //! They listen on sockets in the world's directory; nothing has a network. Each function starts one, loads it, asks it,
 //! and leaves it asleep.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use serde_json::{Map, Value, json};
 
-use super::programs::Workshop;
 use super::roots::Root;
 use super::running::{Running, Talk};
+use super::workshop::Workshop;
 use crate::work;
 
-/// So long a server may take to an answer.
-const ANSWER: Duration = Duration::from_secs(30);
+/// A server may take this long to an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After so many answers of Redis its threads' caches have no more to give back: they have fewer sizes.
-const ANSWERS: usize = 100;
+/// After this many answers of Redis its threads' caches have no more to give back: they have fewer sizes.
+const SETTLING_ANSWERS: usize = 100;
 
 /// Redis with 20,000 keys, and what its jemalloc says of each size.
 pub(super) fn redis(_: &Workshop<'_>, root: &Root) -> Result<Running> {
@@ -44,7 +44,7 @@ pub(super) fn redis(_: &Workshop<'_>, root: &Root) -> Result<Running> {
         client.ask(&format!("DEL key:{key}"))?;
     }
     // Often before: each answer takes what it takes to answer, and empties the thread's cache of one size by a part.
-    for _ in 0..ANSWERS {
+    for _ in 0..SETTLING_ANSWERS {
         client.ask("MEMORY MALLOC-STATS")?;
     }
     let info = client.ask("INFO")?;
@@ -96,7 +96,7 @@ impl Client {
     fn new(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("no server at {}", socket.display()))?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
