@@ -70,14 +70,14 @@ impl Zone {
         Ok(Self { directory, port })
     }
 
-    /// A `named` in the foreground, that tells on stderr what it does.
+    /// A `named` in the foreground, which logs to stderr.
     pub fn named(&self) -> Result<Command> {
         let mut command = Command::new(which("named").context("named is installed")?);
         command.args(["-4", "-g", "-n", "1", "-c"]).arg(self.directory.path().join("named.conf"));
         Ok(command)
     }
 
-    /// The same with the counting library preloaded: into `named`, not into whoever starts it.
+    /// The same with the counting library preloaded: into `named`, not into its parent.
     pub fn counting(&self) -> Result<Command> {
         preload::counting("isc", &self.named()?, &self.counts())
     }

@@ -126,7 +126,7 @@ impl Expect {
 
     fn allocators(&self, truth: &Value, target: &Value, found: &mut Vec<String>) {
         let pid = &truth["pid"];
-        // An allocator that did nothing has told nobody its instance.
+        // An allocator that did nothing has no known instance.
         let mut reported: Vec<&Value> = list(&target["allocators"])
             .iter()
             .filter(|allocator| !nothing_happened(allocator))
@@ -196,6 +196,16 @@ impl Expect {
             complete &= got == 0 || info.severity == Severity::Notice;
         }
         complete
+    }
+}
+
+impl Traced {
+    /// Checks that truth and report agree to the last event, and that nothing was lost.
+    ///
+    /// # Panics
+    /// With every difference.
+    pub fn exact(&self) {
+        Expect::default().check(self);
     }
 }
 
@@ -323,7 +333,7 @@ mod tests {
         assert_eq!(found, ["pid 7 instance \"0x1\": granules.closed: truth 2, report 1"]);
     }
 
-    /// A missing process, a surplus one, a loss that nobody expects, a wrong exit code: each is a difference.
+    /// A missing process, a surplus one, a loss that is not expected, a wrong exit code: each is a difference.
     #[test]
     fn nothing_passes_unseen() {
         let mut other = report(2);

@@ -114,7 +114,7 @@ pub fn is_preempted() -> bool {
 
 /// Tells the runner that a test was skipped: one line on the real stderr, which libtest does not capture.
 pub fn skip(reason: &str) {
-    // A stderr that is gone cannot be told about.
+    // A stderr that is gone cannot be reported.
     let _ = writeln!(std::io::stderr(), "SKIP: {}: {reason}", kernel_release());
 }
 
@@ -157,7 +157,7 @@ pub fn which(program: &str) -> Option<PathBuf> {
 }
 
 fn build_directory() -> Result<PathBuf> {
-    let test = env::current_exe().context("cannot tell where the test binary is")?;
+    let test = env::current_exe().context("find the test binary")?;
     let directory =
         test.parent().and_then(Path::parent).context("the test binary has no directory")?;
     Ok(directory.to_owned())

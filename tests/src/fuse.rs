@@ -1,4 +1,4 @@
-//! A file system of one file, `lib.so`, whose server answers until it is told to hang.
+//! A file system of one file, `lib.so`, whose server answers until it is made to hang.
 //!
 //! Speaks the kernel's protocol over `/dev/fuse`, as little of it as a program needs that maps the file. Dropping it
 //! unmounts the file system and ends the connection, which frees all who wait.
@@ -58,7 +58,7 @@ pub struct Hanging {
 }
 
 impl Hanging {
-    /// Whether this kernel has what is needed; tells the runner if not.
+    /// Whether this kernel has what is needed; prints `SKIP` if not.
     #[must_use]
     pub fn is_possible() -> bool {
         let is_there = Path::new("/dev/fuse").exists();
@@ -110,7 +110,7 @@ impl Hanging {
         self.delay.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// The kinds of the requests that somebody waits for since it hangs.
+    /// The kinds of the requests that are open since it hangs.
     #[must_use]
     pub fn unanswered(&self) -> Vec<u32> {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Between two readings of the state, and two forks.
-const PAUSE: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Longest time without a new state, and for a fork, in milliseconds.
 #[must_use]
@@ -69,7 +69,7 @@ impl Gaps {
                         longest.own = longest.own.max(own);
                     }
                 }
-                thread::sleep(PAUSE);
+                thread::sleep(CHECK_INTERVAL);
             }
             Ok(longest)
         });
@@ -141,7 +141,7 @@ impl Forks {
                 unsafe { command.pre_exec(|| Ok(())) };
                 command.status()?;
                 longest = longest.max(began.elapsed());
-                thread::sleep(PAUSE);
+                thread::sleep(CHECK_INTERVAL);
             }
             Ok(longest)
         });

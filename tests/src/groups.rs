@@ -30,8 +30,8 @@ const VERSIONS: [Files; 2] = [
 ];
 
 /// How often it is tried to remove a group: what was killed takes a moment to go.
-const TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(20);
+const MAX_ATTEMPTS: u32 = 100;
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A control group. Dropping it removes it; what was in it is to have ended by then.
 #[derive(Debug)]
@@ -86,11 +86,11 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             if fs::remove_dir(&self.place).is_ok() {
                 return;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(ATTEMPT_INTERVAL);
         }
         eprintln!("{} stays", self.place.display());
     }

@@ -77,7 +77,7 @@ pub struct Stats {
     stream: BufReader<UnixStream>,
 }
 
-/// A pool, as `show pools` tells of it.
+/// A pool, as `show pools` prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
     /// The name of its first user, which others share.

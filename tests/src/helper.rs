@@ -26,7 +26,7 @@ fn find(drainprof: u32) -> Result<Option<Pid>> {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // A process that ends meanwhile is none that is looked for.
+        // A process that ends meanwhile is not the wanted one.
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
         let Ok(words) = fs::read_to_string(format!("/proc/{pid}/cmdline")) else { continue };
         if status.contains(&format!("\nPPid:\t{drainprof}\n")) && words.contains("symbol-helper") {

@@ -18,7 +18,7 @@ use crate::environment::deadline;
 pub const BODY: &str = "It drains.\n";
 
 /// The most that is read of a request or of an answer's head.
-const MOST: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// A server on a loopback port. It answers each connection's one request, but for those of `/hang`, which it holds
 /// until it is dropped.
@@ -82,7 +82,7 @@ fn head(stream: &mut TcpStream) -> Result<String> {
     while !got.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte)?;
         got.push(byte[0]);
-        ensure!(got.len() < MOST, "a head without end");
+        ensure!(got.len() < MAX_HEAD_BYTES, "a head without end");
     }
     Ok(String::from_utf8_lossy(&got).into_owned())
 }
@@ -186,7 +186,7 @@ pub fn idle(pid: u32) -> Result<()> {
     })
 }
 
-/// A loopback port that was free a moment ago; nobody else takes ports at random here.
+/// A loopback port that was free a moment ago; nothing else takes ports at random here.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,4 +1,4 @@
-//! The kernel's maps of a process, as the kernel tells of them: how many entries its hash maps have.
+//! The kernel's maps of a process, as the kernel reports them: how many entries its hash maps have.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 /// `BPF_MAP_TYPE_HASH`.
 const HASH: u32 = 1;
 /// More keys than that are not counted.
-const MOST: u64 = 10_000_000;
+const MAX_ENTRIES: u64 = 10_000_000;
 /// Bytes of the largest key.
 const KEY: usize = 256;
 
@@ -94,7 +94,7 @@ fn entries(map: &OwnedFd, info: &Info) -> Result<u64> {
     ensure!(info.key_size as usize <= KEY, "a key of {} bytes", info.key_size);
     let (mut key, mut next) = ([0u8; KEY], [0u8; KEY]);
     let mut count = 0;
-    while count < MOST {
+    while count < MAX_ENTRIES {
         let asked = NextAsked {
             fd: map.as_raw_fd().cast_unsigned(),
             reserved: 0,

@@ -97,7 +97,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its data goes with the directory. If it has ended already there is nobody to tell.
+        // Its data goes with the directory. It may have ended already.
         if self.process.signal(Signal::SIGKILL).is_ok() {
             let _ = self.process.wait();
         }

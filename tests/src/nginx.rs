@@ -38,7 +38,7 @@ impl Nginx {
         let root = directory.path();
         fs::create_dir(root.join("html"))?;
         fs::write(root.join("html/index.html"), "It drains.\n")?;
-        // Free a moment ago; nobody else takes ports at random here.
+        // Free a moment ago; nothing else takes ports at random here.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let at = root.display();
         let text = format!(
@@ -122,8 +122,8 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // A master that is told to stop ends its workers; one that is killed would leave them behind.
-        // If it has ended already there is nobody to tell.
+        // A master that is asked to stop ends its workers; one that is killed would leave them behind.
+        // It may have ended already.
         if self.process.signal(Signal::SIGTERM).is_ok() {
             let _ = self.process.wait();
         }

@@ -1,4 +1,4 @@
-//! A daemon under test: its configuration, its state as it tells it over HTTP, and its control socket.
+//! A daemon under test: its configuration, its state as it reports it over HTTP, and its control socket.
 
 use std::{
     fs,
@@ -23,11 +23,11 @@ use crate::{
 };
 
 /// Between two questions whether something has come about.
-const PAUSE: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The token of all daemons under test.
 pub const TOKEN: &str = "a-token-of-these-tests";
 /// Longest answer that is read.
-const MOST: u64 = 64 << 20;
+const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 
 /// A running daemon. Dropping it kills it.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Daemon {
     port: u16,
 }
 
-/// A daemon watches all of these tests' own programs, those of other tests included: whoever holds this has them to
+/// A daemon watches all of these tests' own programs, those of other tests included: a test that holds this has them to
 /// itself.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
@@ -226,7 +226,7 @@ impl Daemon {
             if Instant::now() > until {
                 bail!("the daemon's state did not become: {what}; it is {}", brief(&state));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 
@@ -238,7 +238,7 @@ impl Daemon {
         })
     }
 
-    /// Waits until these processes are looked at, at any level.
+    /// Waits until these processes are observed, at any level.
     pub fn attached(&self, pids: &[u32]) -> Result<()> {
         self.until(&format!("{pids:?} are observed"), |state| {
             pids.iter().all(|pid| target(state, *pid).is_some_and(|one| !one["level"].is_null()))
@@ -286,7 +286,7 @@ pub fn ask(port: u16, request: &str) -> Result<(u16, String)> {
     stream.set_read_timeout(Some(deadline()))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(MOST).read_to_end(&mut answer)?;
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
     let answer = String::from_utf8(answer)?;
     let (head, body) =
         answer.split_once("\r\n\r\n").context("the answer has no end of its head")?;

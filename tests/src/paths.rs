@@ -166,7 +166,7 @@ fn fits(items: &[Item], steps: &[Step]) -> bool {
 pub struct Sites {
     lines: bool,
     left_out: Vec<String>,
-    /// How many allocations of a path may be told by a part of it, because it was not known yet.
+    /// How many allocations of a path may be reported by a part of it, because it was not known yet.
     late: u64,
     expect: Expect,
 }
@@ -315,7 +315,7 @@ pub fn sums(allocator: &Value) -> Vec<String> {
         ("objects", "/pins/objects"),
     ] {
         let whole = allocator.pointer(pointer).and_then(Value::as_u64);
-        // Without ids of objects nobody knows which of them are live.
+        // Without ids of objects it is not known which of them are live.
         if let Some(whole) = whole
             && (ids || !key.starts_with("live"))
             && sum(key) != whole

@@ -25,7 +25,7 @@ for ($i = 0; $i < (int) $_GET['n']; $i++) $texts[] = str_repeat('y', 1000) . $i;
 echo memory_get_usage(true);
 ";
 
-/// Waits in the middle of the request until somebody writes to the FIFO.
+/// Waits in the middle of the request until the FIFO is written to.
 const HOLD: &str = r"<?php
 echo 'held';
 flush();
@@ -65,7 +65,7 @@ impl Php {
     pub fn start() -> Result<Self> {
         let directory = TempDir::new()?;
         scripts(directory.path())?;
-        // Free a moment ago; nobody else takes ports at random here.
+        // Free a moment ago; nothing else takes ports at random here.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = command()?;
         command.arg("-S").arg(format!("127.0.0.1:{port}")).arg("-t").arg(directory.path());

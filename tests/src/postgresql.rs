@@ -86,7 +86,7 @@ impl Cluster {
         Ok(Self { postmaster, directory })
     }
 
-    /// A client program, told where the cluster is.
+    /// A client program for this cluster.
     #[must_use]
     pub fn client(&self, program: &str) -> Command {
         let mut command = Command::new(program);
@@ -113,7 +113,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // Immediate shutdown: the postmaster ends its children, which killing it would leave behind.
-        // If it has ended already there is nobody to tell.
+        // It may have ended already.
         if self.postmaster.signal(Signal::SIGQUIT).is_ok() {
             let _ = self.postmaster.wait();
         }

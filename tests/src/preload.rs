@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::environment::{targets, which};
 
-/// A command with the library `NAME_counts` preloaded, into its program and not into whoever starts it. What it counts goes
+/// A command with the library `NAME_counts` preloaded, into its program and not into its parent. What it counts goes
 /// to the file `counts`, whose path it finds in the variable `NAME_COUNTS`.
 pub fn counting(name: &str, of: &Command, counts: &Path) -> Result<Command> {
     let mut command = Command::new(which("env").context("env is installed")?);

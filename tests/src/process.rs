@@ -80,7 +80,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, ended: None, out, err })
     }
 
-    /// Like [`Process::start`], with stdout a pipe that nobody reads and whose end is closed at once.
+    /// Like [`Process::start`], with stdout a pipe without a reader.
     pub fn start_with_broken_stdout(name: &str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
@@ -99,7 +99,7 @@ impl Process {
     /// Writes a line to its stdin.
     pub fn send_line(&mut self, line: &str) -> Result<()> {
         let stdin = self.child.stdin.as_mut().context("the child's stdin is piped")?;
-        // In one piece: whoever ends at the first byte closes its end before a second one comes.
+        // In one piece: a program that ends at the first byte closes its end before a second one comes.
         let sent = stdin.write_all(format!("{line}\n").as_bytes()).and_then(|()| stdin.flush());
         sent.with_context(|| {
             let ended = self.child.try_wait().ok().flatten();
@@ -240,7 +240,7 @@ fn expect(
 impl Drop for Process {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            // Already gone, or ours to end: either way there is nobody left to tell.
+            // It may have ended already.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -104,7 +104,7 @@ impl Client {
     pub fn pid(&mut self) -> Result<u32> {
         let info = self.ask(&["INFO", "server"])?;
         let line = info.lines().find_map(|line| line.strip_prefix("process_id:"));
-        Ok(line.context("the server tells its process id")?.trim().parse()?)
+        Ok(line.context("the server prints its process id")?.trim().parse()?)
     }
 
     /// What jemalloc says of the objects up to a page.

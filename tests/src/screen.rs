@@ -14,7 +14,7 @@ use crate::environment::deadline;
 /// What its shell prints when it waits for a command.
 pub const PROMPT: &str = "ready>";
 /// Between two looks at the screen. A terminal has no other way to say that it has changed.
-const LOOK: Duration = Duration::from_millis(30);
+const CHECK_INTERVAL: Duration = Duration::from_millis(30);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -54,7 +54,7 @@ impl Screen {
         self.press(&["Enter"])
     }
 
-    /// Types a command that takes the whole screen, and another that tells what it leaves: see
+    /// Types a command that takes the whole screen, and another that shows what it leaves: see
     /// [`Screen::is_restored`].
     pub fn full_screen(&self, command: &str) -> Result<()> {
         self.command(&format!("{command}; code=$?; stty -a; echo LEFT:$code"))
@@ -94,7 +94,7 @@ impl Screen {
             if Instant::now() >= until {
                 bail!("the screen did not show {what} within {limit:?}; it shows:\n{text}");
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
 

@@ -84,7 +84,7 @@ impl Workspace {
         Ok(steps)
     }
 
-    /// A step with the counting library preloaded: into its program, not into whoever starts it.
+    /// A step with the counting library preloaded: into its program, not into its parent.
     pub fn counting(&self, step: &Command) -> Result<Command> {
         preload::counting("apr", step, &self.counts())
     }
@@ -116,7 +116,7 @@ impl Server {
         let create = workspace.steps()?.swap_remove(0);
         let ended = Process::start("svnadmin", create)?.finish()?;
         ensure!(ended.status.success(), "svnadmin create failed: {ended:?}");
-        // Free a moment ago; nobody else takes ports at random here.
+        // Free a moment ago; nothing else takes ports at random here.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let root = workspace.directory.path();
         let mut command = Command::new(which("svnserve").context("svnserve is installed")?);

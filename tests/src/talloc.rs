@@ -55,7 +55,7 @@ impl Directory {
         .collect()
     }
 
-    /// A step with the counting library preloaded: into its program, not into whoever starts it.
+    /// A step with the counting library preloaded: into its program, not into its parent.
     pub fn counting(&self, step: &Command) -> Result<Command> {
         preload::counting("talloc", step, &self.counts())
     }

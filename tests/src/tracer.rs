@@ -14,7 +14,6 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    compare::Expect,
     environment,
     process::{Ended, Process},
     target::{self, Target},
@@ -251,14 +250,4 @@ pub fn trace(name: &str, args: &[&str], profile: &str, more: &[&str]) -> Result<
 pub fn trace_from_start(name: &str, args: &[&str], profile: &str, more: &[&str]) -> Result<Traced> {
     let outcome = Tracer::run(name, args, profile, more)?.finish()?;
     Ok(Traced { truths: target::truths(&outcome.stdout)?, outcome })
-}
-
-impl Traced {
-    /// Checks that truth and report agree to the last event, and that nothing was lost.
-    ///
-    /// # Panics
-    /// With every difference.
-    pub fn exact(&self) {
-        Expect::default().check(self);
-    }
 }

@@ -100,7 +100,7 @@ impl Varnish {
 /// The pools of one pool of threads: sessions, requests, fetches.
 pub const POOLS: [&str; 3] = ["sess0", "req0", "busyobj"];
 
-/// Waits for the line that tells the next child's process id, and for the child to serve.
+/// Waits for the line with the next child's process id, and for the child to serve.
 fn child(manager: &mut Process) -> Result<u32> {
     let line = manager.expect_err_containing(" Started")?;
     let pid = line.split(['(', ')']).nth(1).context("the line names a process")?;
@@ -112,7 +112,7 @@ fn child(manager: &mut Process) -> Result<u32> {
 impl Drop for Varnish {
     fn drop(&mut self) {
         // The manager ends its child, which killing it would leave behind.
-        // If it has ended already there is nobody to tell.
+        // It may have ended already.
         if self.manager.signal(Signal::SIGTERM).is_ok() {
             let _ = self.manager.wait();
         }

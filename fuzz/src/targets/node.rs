@@ -8,7 +8,7 @@ use drainprof_node::{
     serve::testing::{Http, is_request},
 };
 
-/// A state with names and addresses that nobody without the token may see.
+/// A state with names and addresses, which only a holder of the token may see.
 const STATE: &[u8] = include_bytes!("../../corpus/records/state.json");
 
 thread_local! {

@@ -142,7 +142,7 @@ impl Live for Php {
     }
 }
 
-/// An svnserve that a client talks to.
+/// An svnserve with a client.
 pub(super) fn svnserve() -> Result<Box<dyn Live>> {
     Ok(Box::new(Server::start()?))
 }

@@ -1,6 +1,10 @@
 //! The table: a row for each shipped profile.
 
-use super::{Except, Needs, Row, live, servers};
+use super::{
+    live,
+    row::{Except, Needs, Row},
+    servers,
+};
 
 /// Why what only jemalloc has stays silent under a program that runs on any malloc.
 const ITS_OWN: &str =
@@ -128,7 +132,7 @@ pub const ROWS: &[Row] = &[
         absent: &[],
         silent: &[Except {
             what: "alloc pvalloc",
-            why: "an old function that not every malloc has, and nobody calls",
+            why: "an old function that not every malloc has, and no program calls",
         }],
         start: || live::malloc(None),
     },

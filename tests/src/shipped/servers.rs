@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nix::sys::signal::Signal;
 
-use super::Live;
+use super::live::Live;
 use crate::{
     bind::{RUNNING, Zone},
     haproxy::Setup,
@@ -13,7 +13,7 @@ use crate::{
     varnish::Varnish,
 };
 
-/// A Varnish, of which the child is looked at.
+/// A Varnish, of which the child is observed.
 pub(super) fn varnish() -> Result<Box<dyn Live>> {
     Ok(Box::new(Varnish::start()?))
 }

@@ -7,7 +7,7 @@ use drainprof_process::{DebugSearch, Elf};
 use drainprof_profile::{Address, Library, Profile, Source, built_in_text};
 use globset::Glob;
 
-use super::Row;
+use super::row::Row;
 use crate::environment;
 
 /// The files that a row is about, as they are installed.
