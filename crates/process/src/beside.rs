@@ -11,7 +11,7 @@ use std::{
 use crate::{
     guard::{Asked, Stuck, start},
     readers::{Patience, ask},
-    silent,
+    suspect,
 };
 
 /// Pieces of work that go on at a time.
@@ -73,7 +73,7 @@ pub fn begin<T: Send + 'static>(
     pid: u32,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Beside<T>, Stuck> {
-    let user = ask(pid, move || silent::owner(pid))?;
+    let user = ask(pid, move || suspect::owner(pid))?;
     let place = Place::take(user).ok_or(Stuck::Slow { pid })?;
     Ok(Beside { asked: start(work)?, began: Instant::now(), was_waited_for: false, _place: place })
 }

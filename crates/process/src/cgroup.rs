@@ -1,7 +1,7 @@
 //! Where a process belongs, by the paths of its control groups: unit, container and pod.
 //!
-//! systemd, container runtimes and the kubelet give control groups names that tell. Whoever may make control groups
-//! chooses names too.
+//! systemd, container runtimes and the kubelet name control groups after what they hold. Users who may make
+//! control groups choose names too.
 
 use std::{
     fs::File,
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use crate::{container_id, guard::ask_process};
+use crate::{container, container::container_id, guard::ask_process};
 
 /// Bytes of `/proc/PID/cgroup` that are read.
 const MAX_BYTES: u64 = 64 << 10;
@@ -38,8 +38,15 @@ pub fn read_cgroups(proc: &Path, pid: u32) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Of the text of `/proc/PID/cgroup`, the paths of the hierarchies that tell most, those first: the unified one, systemd's own, that of memory, and
-/// then the other ones of version 1.
+/// The innermost container of a process; `None` where it is in none, or cannot be read.
+#[must_use]
+pub fn container_of(pid: u32) -> Option<String> {
+    let text = read_cgroups(Path::new("/proc"), pid).ok()?;
+    container::of_text(&String::from_utf8_lossy(&text)).map(str::to_owned)
+}
+
+/// Of the text of `/proc/PID/cgroup`, the paths of all hierarchies, the most useful first: the unified one, systemd's
+/// own, that of memory, then the others of version 1.
 #[must_use]
 pub fn cgroup_paths(text: &[u8]) -> Vec<&[u8]> {
     let mut rated: Vec<(u8, &[u8])> = Vec::new();
@@ -70,7 +77,7 @@ pub fn cgroup_paths(text: &[u8]) -> Vec<&[u8]> {
     rated.into_iter().map(|(_, path)| path).collect()
 }
 
-/// What the path of a control group tells. Names are bounded, and hostile: show them with
+/// What the path of a control group says. Names are bounded, and hostile: show them with
 /// [`printable()`](crate::printable()).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place<'a> {
@@ -93,7 +100,7 @@ impl<'a> Place<'a> {
         for segment in path.split(|byte| *byte == b'/') {
             // systemd writes an underscore before names that would clash with files of the kernel.
             let segment = segment.strip_prefix(b"_").unwrap_or(segment);
-            // `..`: the process is outside of our own control group namespace; the rest tells as always.
+            // `..`: the process is outside of our own control group namespace; the rest is valid.
             let Some(segment) = std::str::from_utf8(segment).ok().filter(|name| *name != "..")
             else {
                 continue;

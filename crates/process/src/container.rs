@@ -1,8 +1,4 @@
-//! The container of a process, by the names of its control groups.
-
-use std::path::Path;
-
-use crate::read_cgroups;
+//! Containers by the names of control groups. Text alone.
 
 /// The container that a control group was made for: `docker-ID.scope`, `cri-containerd-ID.scope`,
 /// `crio-ID`, `libpod-payload-ID`, `…:cri-containerd:ID`, or the bare id. Ids are 64 hexadecimal digits.
@@ -14,13 +10,6 @@ pub fn container_id(segment: &str) -> Option<&str> {
     let is_id = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     // conmon watches over a container from outside; a pod of podman's is a slice of containers, not one.
     (is_id && !runtime.contains("conmon") && !runtime.ends_with("pod_")).then_some(id)
-}
-
-/// The innermost container of a process; `None` where it is in none, or cannot be read.
-#[must_use]
-pub fn container_of(pid: u32) -> Option<String> {
-    let text = read_cgroups(Path::new("/proc"), pid).ok()?;
-    of_text(&String::from_utf8_lossy(&text)).map(str::to_owned)
 }
 
 /// The first hierarchy that knows one, and in it the innermost.
@@ -47,6 +36,5 @@ mod tests {
             assert_eq!(of_text(none), None, "{none}");
         }
         assert_eq!(container_id(&format!("libpod-conmon-{inner}.scope")), None);
-        assert_eq!(container_of(u32::MAX), None);
     }
 }

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 pub(crate) const PROCESS_LIMIT: Duration = Duration::from_millis(500);
 /// Longest time that a caller with patience waits for a reader that computes, or waits for a processor.
 const COMPUTES: Duration = Duration::from_secs(2);
-/// Between two checks of a thread that works.
+/// Time between two checks of a thread that reads.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Threads that are left behind from which on only what certainly does not block is read.
 const CAUTIOUS: usize = 4;

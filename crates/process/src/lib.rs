@@ -28,14 +28,16 @@ mod selector;
 mod signal_return;
 mod silent;
 mod space;
+mod status;
+mod suspect;
 pub mod symbolize;
 pub mod unwind;
 pub mod usdt;
 mod vdso;
 mod workers;
 
-pub use cgroup::{Place, cgroup_paths, read_cgroups};
-pub use container::{container_id, container_of};
+pub use cgroup::{Place, cgroup_paths, container_of, read_cgroups};
+pub use container::container_id;
 pub use elf::{
     CloneKind, DebugSearch, Elf, ElfCode, ElfError, FrameSections, PlacedBytes, SymbolHit,
     SymbolKind, compile_glob,
@@ -55,8 +57,9 @@ pub use maps::{MappedMemory, Mapping, executed_files, mapped_memory, mapped_rang
 pub use printable::{printable, printable_lines};
 pub use process::{Process, executed_image, mapped_pages, started_at};
 pub use selector::{MIN_CONTAINER_DIGITS, SelectError, Selected, Selector};
-pub use silent::{Silent, is_silent, is_user_silenced, silent as silent_processes, times_given_up};
+pub use silent::{is_silent, is_user_silenced};
 pub use space::{Space, Spot};
+pub use suspect::{Silent, silent_processes, times_given_up};
 pub use usdt::UsdtNote;
 pub use vdso::image as vdso_image;
 pub use workers::Workers;

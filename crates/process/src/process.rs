@@ -12,6 +12,7 @@ use super::{
     ProcessError,
     file::{is_unlinked, read_proc},
     guard, printable,
+    status::{last_number, number},
 };
 
 /// Longest `/proc` file with facts about one process.
@@ -86,7 +87,7 @@ impl Process {
             other => other,
         })?;
         let status = read_status(pid)?;
-        let tgid = status_number(&status, "Tgid").unwrap_or(pid);
+        let tgid = number(&status, "Tgid", 0).unwrap_or(pid);
         if tgid != pid {
             return Err(ProcessError::IsThread { tid: pid, pid: tgid });
         }
@@ -107,8 +108,8 @@ impl Process {
             start_time: stat.start_time,
             comm: stat.comm,
             exe,
-            uid: status_word(&status, "Uid", 1).unwrap_or(u32::MAX),
-            pid_inside: status_last(&status, "NSpid").unwrap_or(pid),
+            uid: number(&status, "Uid", 1).unwrap_or(u32::MAX),
+            pid_inside: last_number(&status, "NSpid").unwrap_or(pid),
         })
     }
 
@@ -229,7 +230,7 @@ pub fn started_at(pid: u32) -> Option<u64> {
 }
 
 /// How many pages a process has mapped in all, and how many of them are its data and stacks; `None` where it is gone. It
-/// is the cheapest that tells that something was mapped or unmapped.
+/// is the cheapest sign that something was mapped or unmapped.
 #[must_use]
 pub fn mapped_pages(pid: u32) -> Option<(u64, u64)> {
     let text = read_proc(Path::new(&format!("/proc/{pid}/statm")), MAX_STATUS).ok()?;
@@ -302,25 +303,6 @@ fn read_status(pid: u32) -> Result<String, ProcessError> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn status_words<'a>(status: &'a str, key: &str) -> Option<std::str::SplitAsciiWhitespace<'a>> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-        .map(str::split_ascii_whitespace)
-}
-
-pub(crate) fn status_word(status: &str, key: &str, index: usize) -> Option<u32> {
-    status_words(status, key)?.nth(index)?.parse().ok()
-}
-
-fn status_number(status: &str, key: &str) -> Option<u32> {
-    status_word(status, key, 0)
-}
-
-pub(crate) fn status_last(status: &str, key: &str) -> Option<u32> {
-    status_words(status, key)?.next_back()?.parse().ok()
-}
-
 /// The executable's path, also where it is gone from there.
 fn read_exe(pid: u32) -> Result<PathBuf, ProcessError> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
@@ -336,7 +318,7 @@ fn read_exe(pid: u32) -> Result<PathBuf, ProcessError> {
 }
 
 /// Refuses processes of another word size, whose registers and calls the probes would misread. The kernel's own word
-/// is taken: the executable may lie where nobody answers.
+/// is taken: the executable may lie on a file system that does not answer.
 fn check_executable(pid: u32, exe: &Path) -> Result<(), ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/auxv"));
     let auxv = read_proc(&path, MAX_STATUS).map_err(|source| {

@@ -14,7 +14,8 @@ pub use crate::guard::{Asked, start};
 use crate::{
     Process, ProcessError,
     guard::{self, Stuck, Unanswered},
-    silent::{self, Need},
+    silent,
+    suspect::{self, Need},
 };
 
 /// Longest wait for one process: a little more than the time after which it is given up.
@@ -81,7 +82,7 @@ pub fn ask<T: Send + 'static>(
     }
     let began = Instant::now();
     let mut asked = start(move || {
-        (!silent::is_suspect(pid, Need::Now)).then(|| guard::ask_process(pid, request))
+        (!suspect::is_suspect(pid, Need::Now)).then(|| guard::ask_process(pid, request))
     })?;
     match asked.wait(patience()) {
         Ok(found) => found.ok_or(silent),
@@ -98,7 +99,7 @@ pub fn ask<T: Send + 'static>(
 /// Whether the memory of a process may be read on this reader thread: not where that might cost a thread that others need.
 #[must_use]
 pub fn may_read(pid: u32) -> bool {
-    !silent::is_suspect(pid, Need::CanWait)
+    !suspect::is_suspect(pid, Need::CanWait)
 }
 
 /// Opens process `pid`, or says why it cannot be traced.
@@ -146,7 +147,7 @@ fn each_if<K: Copy + Send + 'static, T: Send + 'static>(
         let (request, into) = (Arc::clone(&request), Arc::clone(&answers));
         let asked = start(move || {
             for (pid, more) in batch {
-                if silent::is_suspect(pid, need) {
+                if suspect::is_suspect(pid, need) {
                     continue;
                 }
                 let answer = guard::ask_process(pid, || request(pid, more));
@@ -186,7 +187,7 @@ mod tests {
     /// a while longer. Its late answer is not taken for an answer to a later request.
     #[test]
     fn some_are_silent() {
-        let _alone = silent::ONE_TEST.lock().unwrap();
+        let _alone = suspect::ONE_TEST.lock().unwrap();
         let (answer, waits) = mpsc::channel::<()>();
         let waits = Mutex::new(Some(waits));
         let own = std::process::id();
@@ -201,18 +202,18 @@ mod tests {
         assert_eq!(answers, [(1, (1, 'a')), (2, (2, 'c'))]);
         assert!(began.elapsed() < LONGEST * 4, "{:?}", began.elapsed());
         let named =
-            |all: Vec<silent::Silent>| all.into_iter().map(|one| one.pid).collect::<Vec<_>>();
-        assert_eq!(named(silent::silent()), [own]);
+            |all: Vec<suspect::Silent>| all.into_iter().map(|one| one.pid).collect::<Vec<_>>();
+        assert_eq!(named(suspect::silent_processes()), [own]);
         assert_eq!(ask(own, || 7), Err(Stuck::Silent { pid: own }));
         assert_eq!(ask(1, || 7), Ok(7));
-        assert!(silent::times_given_up() > 0);
+        assert!(suspect::times_given_up() > 0);
         answer.send(()).unwrap();
         while silent::stuck() > 0 {
             assert!(began.elapsed() < LONGEST * 20, "it has answered");
             thread::yield_now();
         }
         assert_eq!(ask(own, || 7), Err(Stuck::Silent { pid: own }), "for a while");
-        while named(silent::silent()) == [own] {
+        while named(suspect::silent_processes()) == [own] {
             assert!(began.elapsed() < LONGEST * 20, "the while is over");
             thread::sleep(Duration::from_millis(10));
         }

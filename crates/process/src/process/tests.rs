@@ -156,7 +156,7 @@ fn images() {
         std::thread::yield_now();
     }
     drop(stdin);
-    // It ends, which nobody has waited for.
+    // It ends, and is not reaped yet.
     while executed_image(sh.id()).is_some() {
         std::thread::yield_now();
     }

@@ -5,7 +5,7 @@ use std::{fs::File, path::Path};
 use crate::{
     DebugSearch, Elf, FrameSections, container,
     elf::{self, OwnCalls},
-    maps, memory, mounts, process, symbolize, unwind,
+    maps, memory, mounts, process, status, symbolize, unwind,
 };
 
 /// Asks the ELF file at `path` everything that can be asked; the answers do not matter.
@@ -70,7 +70,7 @@ pub fn mappings(text: &[u8]) -> bool {
 /// The other texts and vectors of `/proc`: `stat`, `status`, `smaps_rollup`, `cgroup`, `mountinfo`, `auxv`, pressure.
 pub fn process_texts(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
-    let status = [process::status_word(&text, "Uid", 1), process::status_last(&text, "NSpid")];
+    let status = [status::number(&text, "Uid", 1), status::last_number(&text, "NSpid")];
     let is_mount = bytes.split(|byte| *byte == b'\n').any(|line| mounts::parse(line).is_some());
     let is_narrow = process::is_narrow(bytes);
     process::parse_stat(bytes).is_some()
