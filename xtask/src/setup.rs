@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::{packages, work};
 
 /// What the tests and the demo run or are built with; only the programs are wanted, no running service.
-const PACKAGES: [&str; 28] = [
+const PACKAGES: [&str; 29] = [
     "apache2-utils",
     "apt",
     "binutils",
@@ -25,6 +25,7 @@ const PACKAGES: [&str; 28] = [
     "libc6-dbg",
     "libc6-dev",
     "libjemalloc2",
+    "llvm",
     "nginx-light",
     "openssl",
     "perl",

@@ -46,7 +46,7 @@ const fn bound([ms, kib, calls]: [u64; 3], [nanos, bytes, more]: [u64; 3]) -> Bo
 
 /// Tables of exceptions and of debuggers are as large as the rules that are made of them.
 const UNWIND_TABLES: Bound = bound([100, 4 << 10, 50_000], [10_000_000, 1 << 20, 4096]);
-/// Lines of 256 addresses, by `addr2line`: it may read all tables for each.
+/// Lines of 256 addresses, by blazesym: it may read all tables for each.
 const LINES: Bound = bound([300, 16 << 10, 200_000], [10_000_000, 1 << 20, 4096]);
 /// What is shown of a name is bounded, and so is the work.
 const DEMANGLE: Bound = bound([200, 4 << 10, 100_000], [10_000_000, 1 << 20, 4096]);

@@ -5,7 +5,12 @@
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
-use super::{Elf, ElfError, SymbolKind, contents::PIECE, symbols::SymbolTable, unread};
+use super::{
+    contents::PIECE,
+    error::{ElfError, unread},
+    object::Elf,
+    symbols::{SymbolKind, SymbolTable},
+};
 
 impl Elf {
     /// Where code begins by the symbol tables, with its size (0 where they do not say), by address; of
@@ -31,11 +36,10 @@ impl Elf {
     fn open_code(&self) -> Result<File, ElfError> {
         let file = self.open_again()?;
         let length = crate::guard::ask(|| file.metadata())
-            .map_err(|error| unread(&self.shown_path, &error))?
+            .map_err(|error| unread(self.shown_path(), &error))?
             .len();
         let fits = self
-            .parts
-            .segments
+            .segments()
             .iter()
             .filter(|segment| segment.executable)
             .all(|segment| segment.file_offset.saturating_add(segment.file_size) <= length);
@@ -43,7 +47,7 @@ impl Elf {
             Ok(file)
         } else {
             Err(ElfError::Malformed {
-                path: self.shown_path.clone(),
+                path: self.shown_path().to_owned(),
                 what: "its code reaches beyond the end of the file".into(),
             })
         }
@@ -60,7 +64,7 @@ pub struct ElfCode<'a> {
 impl ElfCode<'_> {
     /// At most `size` bytes of code from `vaddr` on: fewer where its segment ends.
     pub fn read(&self, vaddr: u64, size: usize) -> Result<Vec<u8>, ElfError> {
-        let mut code = self.elf.parts.segments.iter().filter(|segment| segment.executable);
+        let mut code = self.elf.segments().iter().filter(|segment| segment.executable);
         let Some((at, left)) = code.find_map(|segment| segment.in_file(vaddr)) else {
             return Ok(Vec::new());
         };
@@ -68,19 +72,19 @@ impl ElfCode<'_> {
         let mut bytes = vec![0; size];
         for (piece, at) in bytes.chunks_mut(PIECE).zip((at..).step_by(PIECE)) {
             crate::guard::ask_file(|| self.file.read_exact_at(piece, at))
-                .map_err(|error| unread(&self.elf.shown_path, &error))?;
+                .map_err(|error| unread(self.elf.shown_path(), &error))?;
         }
         Ok(bytes)
     }
 
     /// All of it, each segment with its address; an error where there are more than `max` bytes.
     pub fn read_all(&self, max: u64) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
-        let segments = || self.elf.parts.segments.iter().filter(|segment| segment.executable);
+        let segments = || self.elf.segments().iter().filter(|segment| segment.executable);
         let total =
             segments().fold(0_u64, |total, segment| total.saturating_add(segment.file_size));
         if total > max {
             return Err(ElfError::Malformed {
-                path: self.elf.shown_path.clone(),
+                path: self.elf.shown_path().to_owned(),
                 what: format!("it has {} MiB of code, more than is searched", total >> 20),
             });
         }

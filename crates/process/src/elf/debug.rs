@@ -16,9 +16,8 @@ use std::{
 use nix::unistd::geteuid;
 
 use super::{
-    MAX_FILE,
     held::Held,
-    read::{Reader, with_open},
+    read::{MAX_FILE, Reader, with_open},
     symbols::SymbolTable,
 };
 use crate::{
@@ -54,7 +53,7 @@ impl DebugSearch {
         all
     }
 
-    fn by_build_id(&self, build_id: &str) -> Vec<PathBuf> {
+    pub(super) fn by_build_id(&self, build_id: &str) -> Vec<PathBuf> {
         let (Some(first), Some(rest)) = (build_id.get(..2), build_id.get(2..)) else {
             return Vec::new();
         };
@@ -104,11 +103,11 @@ pub(super) struct DebugFile {
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
     pub(super) file: Option<DebugFile>,
-    /// Where it looked, escaped, with the reason where a file was there and not taken.
+    /// Where it searched, escaped, with the reason where a file was there and not taken.
     pub(super) tried: Vec<String>,
 }
 
-/// Looks for the debug file of the object with this build id and debug link.
+/// Searches for the debug file of the object with this build id and debug link.
 pub(super) fn find(
     search: &DebugSearch,
     build_id: Option<&str>,

@@ -10,7 +10,7 @@ use std::{
 
 use globset::{Glob, GlobSet};
 
-use super::{ElfError, plain::plain};
+use super::{error::ElfError, plain::plain};
 use crate::careful::careful;
 
 /// Longest mangled name that is demangled.

@@ -12,11 +12,11 @@ use object::{
 };
 
 use super::{
-    DebugSearch, ElfError, Segment,
     contents::Contents,
-    debug,
+    debug::{self, DebugSearch},
+    error::{ElfError, unread},
     read::{ENDIAN, Reader, with_open},
-    unread,
+    segment::Segment,
 };
 use crate::{guard::ask, printable};
 

@@ -1,5 +1,5 @@
-//! The functions of an object, for whoever drafts a profile: which there are, and which of them call one
-//! another, directly or through the object's linkage table.
+//! The functions of an object, to draft profiles: which there are, and which of them call one another,
+//! directly or through the object's linkage table.
 //!
 //! Calls through other tables (vtables, function pointers) are not seen here.
 
@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 
-use super::{CloneKind, Elf, SymbolHit, SymbolKind, symbols, symbols::SymbolTable};
+use super::{
+    object::Elf,
+    symbols::{self, CloneKind, SymbolHit, SymbolKind, SymbolTable},
+};
 
 /// Most functions that are listed.
 const MAX_FUNCTIONS: usize = 200_000;

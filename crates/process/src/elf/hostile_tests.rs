@@ -1,8 +1,9 @@
 //! Damaged and malicious files: no panic, no hang, no memory without limit.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 

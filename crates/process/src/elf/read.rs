@@ -15,11 +15,11 @@ use object::{
 };
 
 use super::{
-    ElfError, Segment, SymbolKind,
     contents::{Contents, MAX_KEPT, Strings},
+    error::{ElfError, unread},
     held::{Held, Share},
-    symbols::{Entry, MAX_SYMBOLS, SymbolTable, Unnamed},
-    unread,
+    segment::Segment,
+    symbols::{Entry, MAX_SYMBOLS, SymbolKind, SymbolTable, Unnamed},
 };
 use crate::{UsdtNote, file::open_regular};
 

@@ -14,10 +14,11 @@ use object::{
 };
 
 use super::{
-    Elf, ElfError, SymbolKind,
     contents::Names as _,
+    error::ElfError,
+    object::Elf,
     read::{ENDIAN, Reader, Sym, with_open},
-    symbols::{MAX_SYMBOLS, SymbolTable},
+    symbols::{MAX_SYMBOLS, SymbolKind, SymbolTable},
 };
 
 /// Most relocation sections of one object: linkers make one or two.
@@ -70,7 +71,7 @@ impl Elf {
 
     /// The slots for the functions called one of `names`, and for what the `resolver` of this object returns.
     pub fn slots(&self, names: &[Vec<u8>], resolver: Option<u64>) -> Result<Vec<Slot>, ElfError> {
-        with_open(self.open_again()?, &self.shown_path, |reader| {
+        with_open(self.open_again()?, self.shown_path(), |reader| {
             let mut slots = reader.slots(names, resolver)?;
             for slot in &mut slots {
                 let at = self.file_offset(slot.vaddr);

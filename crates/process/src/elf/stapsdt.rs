@@ -6,7 +6,7 @@
 use object::read::elf::SectionHeader as _;
 
 use super::{
-    Elf,
+    object::Elf,
     read::{ENDIAN, Reader},
 };
 use crate::usdt::{MAX_NOTES, UsdtNote, decode};
@@ -20,13 +20,13 @@ impl Elf {
     /// Its USDT probes called so, in the file's order: one probe may have several places. The error says why its notes
     /// cannot be read.
     pub fn usdt(&self, provider: &str, name: &str) -> Result<Vec<&UsdtNote>, String> {
-        let all = self.parts.usdt.as_ref().map_err(Clone::clone)?;
+        let all = self.usdt_notes()?;
         Ok(all.iter().filter(|note| note.provider == provider && note.name == name).collect())
     }
 
     #[cfg(test)]
     fn usdt_all(&self) -> &[UsdtNote] {
-        self.parts.usdt.as_deref().unwrap_or_default()
+        self.usdt_notes().unwrap_or_default()
     }
 
     /// The offset in the file of a semaphore; `None` where it lies in no writable data of the file, at an odd place, or

@@ -207,7 +207,7 @@ fn bytes_of<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
     name.get(..entry.name_length as usize).unwrap_or_default()
 }
 
-/// What a compiler made of a function, as the suffix of its symbol tells.
+/// What a compiler made of a function, by the suffix of its symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CloneKind {
     /// The whole function under another name (`.lto_priv.0`, `.llvm.123`): nothing else changed.
@@ -256,7 +256,7 @@ pub(crate) fn clone_kind(name: &[u8]) -> Option<CloneKind> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CloneKind, clone_kind, clone_suffix};
+    use super::*;
 
     /// Only the compiler's own suffixes make a clone, and the most drastic one names it.
     #[test]

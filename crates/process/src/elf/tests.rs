@@ -1,5 +1,5 @@
 use std::{
-    fs::{self, Permissions},
+    fs::{self, File, Permissions},
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
 };

@@ -1,4 +1,4 @@
-//! Member offsets from DWARF: `offsetof(struct ngx_pool_s, d.next)` for a binary that nobody recompiles.
+//! Member offsets from DWARF: `offsetof(struct ngx_pool_s, d.next)` for a binary that is not recompiled.
 //!
 //! Knows structs, unions, C++ classes with their bases, and namespaces. Virtual bases need the running program.
 //! The expression compiler asks, through the plan.
@@ -8,12 +8,12 @@ use std::{cell::Cell, path::Path};
 use gimli::{DwTag, DwarfSections, EndianSlice, LittleEndian};
 
 use super::{
-    Elf, ElfError, debug,
+    error::ElfError,
+    object::Elf,
     read::{Reader, with_open},
     units::{
         At, Dwarf, Entry, Search, Trouble, Unit, Units, is_qualifier, is_record, text_of, walk,
     },
-    unread,
 };
 use crate::printable;
 
@@ -21,7 +21,7 @@ use crate::printable;
 const MAX_SECTION_BYTES: u64 = 128 << 20;
 /// Deepest nesting of types behind a member: typedefs of typedefs, anonymous structs, base classes.
 const MAX_DEPTH: u32 = 32;
-/// Most members of a type that are looked at.
+/// Most members of a type that are examined.
 const MAX_MEMBERS: usize = 1000;
 
 type Sections = DwarfSections<Vec<u8>>;
@@ -67,13 +67,7 @@ impl Elf {
     fn types_in(&self, path: &Path, reason: &mut String) -> Result<Option<Types>, ElfError> {
         let from = printable(path.as_os_str().as_encoded_bytes());
         let taken = Cell::new(0);
-        let file = if path == self.open_path {
-            self.open_again()?
-        } else {
-            let file = debug::open(&self.search, self.owner, path);
-            file.map_err(|error| unread(&from, &error))?
-        };
-        with_open(file, &from, |reader| {
+        with_open(self.open_part(path, &from)?, &from, |reader| {
             // A debug file is opened a second time: it may have been replaced since its symbols were read.
             if self.build_id().is_some()
                 && reader.build_id()?.is_some_and(|id| Some(&*id) != self.build_id())
@@ -85,17 +79,14 @@ impl Elf {
             }
             let mut shared = None;
             if let Some((name, id)) = reader.alternative_link() {
-                let Some(path) =
-                    debug::find_alternative((&self.search, self.owner), path, &name, &id)
-                else {
+                let Some(path) = self.find_shared(path, &name, &id) else {
                     let name = printable(&name);
                     *reason =
                         format!("{from} refers to the shared debug file {name}, which is missing");
                     return Ok(None);
                 };
                 let shown = printable(path.as_os_str().as_encoded_bytes());
-                let file = debug::open(&self.search, self.owner, &path);
-                let file = file.map_err(|error| unread(&shown, &error))?;
+                let file = self.open_part(&path, &shown)?;
                 shared = Some(with_open(file, &shown, |reader| load_sections(reader, &taken))?);
             }
             Ok(Some(Types { from: from.clone(), sections: load_sections(reader, &taken)?, shared }))

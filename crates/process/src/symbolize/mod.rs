@@ -2,17 +2,19 @@
 //!
 //! While a process lives, an address is normalised to a file and an offset in it ([`Space`](crate::Space)), so that
 //! processes that have ended and objects that were unloaded can still be named. Names are searched for
-//! on a thread (`resolve`) that asks a process of its own (`helper`, `worker`), because the libraries that read DWARF
-//! believe the files they read (`object`): a hostile one costs that process, never drainprof, and reaches nothing from
+//! on a thread (`resolve`) that asks a process of its own (`helper`, `worker`). There blazesym reads the files of an
+//! object (`object`), which it believes: a hostile one costs that process, never drainprof, and reaches nothing from
 //! there (`sandbox`). Called by `cli`, just before a report is built; nothing here runs on the way of an event.
 
+mod correct;
 mod helper;
+mod lent;
 mod object;
+mod parts;
 mod perf_map;
 mod resolve;
 mod root;
 mod sandbox;
-mod scope;
 #[cfg(test)]
 mod tests;
 mod wire;

@@ -12,7 +12,7 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{FileExt as _, MetadataExt as _},
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         mpsc::{Receiver, Sender},
@@ -22,20 +22,18 @@ use std::{
 
 use super::{
     helper::{Helper, HelperError},
-    perf_map,
+    parts, perf_map,
     root::{self, Root},
     wire::{self, Name, Part},
 };
 use crate::{
     DebugSearch, Elf, Frame, Inlined, MappedObject, Module, SymbolKind,
     elf::readable,
-    open_regular, printable,
+    printable,
     signal_return::{LONGEST_RETURN, returns_from_signal},
     vdso,
 };
 
-/// Largest debug file that is read.
-const MAX_DEBUG_FILE: u64 = 16 << 30;
 /// Longest time for one job.
 const JOB_LIMIT: Duration = Duration::from_secs(10);
 /// Objects whose symbol tables are kept from job to job.
@@ -93,7 +91,7 @@ type Key = (u64, u64, u64, i64);
 /// What is kept of an object from job to job.
 struct Known {
     elf: Elf,
-    /// Its debug file, and what that or the object itself shares with others.
+    /// The files that belong to it.
     more: Vec<(Part, File)>,
 }
 
@@ -106,7 +104,7 @@ struct Resolver {
     vdso: Option<Elf>,
 }
 
-/// Does jobs until there are no more, or nobody wants them.
+/// Does jobs until there are no more, or their answers are not received.
 pub fn work(program: PathBuf, debug_dirs: Vec<PathBuf>, jobs: &Receiver<Job>, done: &Sender<Done>) {
     let mut resolver = Resolver {
         helper: Helper::new(program),
@@ -223,16 +221,7 @@ impl Resolver {
         let search = root.search(object, &self.debug_dirs);
         let elf =
             Elf::open(&path, &object.shown_path, search).map_err(|error| error.to_string())?;
-        let mut more = Vec::new();
-        let mut add = |part, path: Option<&Path>| {
-            let file = path.and_then(|path| open_regular(path, MAX_DEBUG_FILE).ok());
-            more.extend(file.map(|file| (part, file)));
-        };
-        add(Part::Shared, elf.shared_with(&path).as_deref());
-        if let Some(debug) = elf.debug_file() {
-            add(Part::Debug, Some(debug));
-            add(Part::Shared, elf.shared_with(debug).as_deref());
-        }
+        let more = parts::of(&elf);
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }

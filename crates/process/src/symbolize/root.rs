@@ -76,7 +76,7 @@ pub fn module(object: &MappedObject) -> String {
     printable(name.as_bytes())
 }
 
-/// The address of byte `offset` of the file in the object's own address space, as far as the mappings alone tell it.
+/// The address of byte `offset` of the file in the object's own address space, as far as the mappings alone say.
 #[must_use]
 pub fn module_offset(object: &MappedObject, offset: u64) -> Option<u64> {
     let mapping = object.mappings.iter().find(|mapping| {

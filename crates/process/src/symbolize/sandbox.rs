@@ -24,13 +24,15 @@ use seccompiler::{
     SeccompRule, apply_filter_all_threads,
 };
 
+use super::lent;
+
 /// The user and the group that own nothing.
 pub(super) const NOBODY: u32 = 65_534;
 /// Memory of the helper beyond the files that it maps.
 pub(super) const MAX_MEMORY: u64 = 2 << 30;
 /// Processor time of a helper, seconds. drainprof replaces it before, unless one question takes all of it.
 const MAX_PROCESSOR_TIME: u64 = 60;
-/// Its own descriptors, and those of one question.
+/// Its own descriptors, those of one question, and copies of these.
 const MAX_DESCRIPTORS: u64 = 16;
 
 /// What it may use at most: the soft and the hard limit.
@@ -47,7 +49,7 @@ const LIMITS: [(Resource, u64, u64); 8] = [
 ];
 
 /// The system calls that it may make with any arguments: it talks through a socket, reads what is mapped, and has
-/// memory. There is none that opens, finds, changes or starts anything.
+/// memory. There is none that opens, finds, changes or starts anything. Those with a path are answered by `lent`.
 const ALLOWED: [libc::c_long; 25] = [
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -114,13 +116,17 @@ pub(super) fn enter() -> Result<Confined, String> {
     drop_capabilities(&mut confined)?;
     must("forbid itself new privileges", set_no_new_privs(true))?;
     must("hide its memory", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
-    let filter = filter().map_err(|error| format!("it cannot filter system calls: {error}"))?;
-    // Also in threads that somebody else may have started.
-    must("filter system calls", apply_filter_all_threads(&filter))?;
+    must("answer system calls", lent::answer_calls())?;
+    // Of two filters the stricter decides, and the second forbids to add another.
+    for filter in [trap(), filter()] {
+        let filter = filter.map_err(|error| format!("it cannot filter system calls: {error}"))?;
+        // Also in threads that other code may have started.
+        must("filter system calls", apply_filter_all_threads(&filter))?;
+    }
     Ok(confined)
 }
 
-/// Keeps glibc from shrinking the heaps of threads: it opens a file of `/proc` then, which nobody may here.
+/// Keeps glibc from shrinking the heaps of threads: it opens a file of `/proc` then, which is forbidden here.
 fn keep_memory() {
     // SAFETY: it sets a number of glibc's malloc, under its lock.
     #[cfg(target_env = "gnu")]
@@ -159,23 +165,38 @@ fn drop_capabilities(confined: &mut Confined) -> Result<(), String> {
 /// The allowed system calls; any other one ends the process.
 fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
+        ALLOWED.iter().chain(lent::CALLS).map(|&call| (call, Vec::new())).collect();
     let only = |argument, operator, value| {
         let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
-        SeccompRule::new(vec![condition]).map(|rule| vec![rule])
+        SeccompRule::new(vec![condition])
     };
     // Memory never becomes code.
     let executable = libc::PROT_EXEC.cast_unsigned().into();
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        rules.insert(call, only(2, SeccompCmpOp::MaskedEq(executable), 0)?);
+        rules.insert(call, vec![only(2, SeccompCmpOp::MaskedEq(executable), 0)?]);
     }
     // The standard library asks so whether a descriptor is open that it closes, in builds with assertions.
-    let get = libc::F_GETFD.cast_unsigned().into();
-    rules.insert(libc::SYS_fcntl, only(1, SeccompCmpOp::Eq, get)?);
-    // It may abort, but signal nobody else.
+    let get = only(1, SeccompCmpOp::Eq, libc::F_GETFD.cast_unsigned().into())?;
+    let copy = only(1, SeccompCmpOp::Eq, libc::F_DUPFD_CLOEXEC.cast_unsigned().into())?;
+    rules.insert(libc::SYS_fcntl, vec![get, copy]);
+    // It may abort, but signal no other process.
     let own = getpid().as_raw().cast_unsigned().into();
-    rules.insert(libc::SYS_tgkill, only(0, SeccompCmpOp::Eq, own)?);
+    rules.insert(libc::SYS_tgkill, vec![only(0, SeccompCmpOp::Eq, own)?]);
+    compile(rules, SeccompAction::KillProcess, SeccompAction::Allow)
+}
+
+/// Gives the calls with a path to the handler that answers them.
+fn trap() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = lent::CALLS.iter().map(|&call| (call, Vec::new())).collect();
+    compile(rules, SeccompAction::Allow, SeccompAction::Trap)
+}
+
+/// A filter that does `otherwise` unless the call is one of `rules`.
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
     let architecture = std::env::consts::ARCH.try_into()?;
-    SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, architecture)?
-        .try_into()
+    SeccompFilter::new(rules, otherwise, matched, architecture)?.try_into()
 }

@@ -34,7 +34,7 @@ pub(super) const MAX_TEXT: usize = 4096;
 pub(super) const MAX_INLINED: usize = 64;
 
 /// Most files of one request.
-const MAX_FILES: usize = 4;
+const MAX_FILES: usize = 7;
 
 /// What the helper says first: how far it is confined.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -57,6 +57,10 @@ pub enum Part {
     Debug,
     /// What the file before it shares with others (`dwz`).
     Shared,
+    /// The package with the split DWARF of the file before it (`.dwp`).
+    Package,
+    /// Its functions and lines as GSYM.
+    Gsym,
 }
 
 /// Asks for the names of addresses in one object. Its files come with it as descriptors.
