@@ -91,7 +91,7 @@ struct Target {
     /// Where places lay when their call path was found.
     spots: BTreeMap<u64, Spot>,
     /// When its mappings may be read next for call paths.
-    next_look: Option<Instant>,
+    next_reading: Option<Instant>,
 }
 
 /// A file, and places in it with their offsets.
@@ -108,7 +108,7 @@ enum Known {
 }
 
 impl Symbols {
-    /// Starts the thread that looks names up. The helper is started with the first name.
+    /// Starts the thread that finds names. The helper is started with the first name.
     pub fn new(options: SymbolOptions) -> std::io::Result<Self> {
         let (jobs, incoming) = mpsc::sync_channel(MAX_JOBS);
         let (outgoing, done) = mpsc::channel();
@@ -131,7 +131,7 @@ impl Symbols {
         })
     }
 
-    /// Takes notice of what a snapshot holds: examines the mappings of targets that are new or have new
+    /// Notes what a snapshot holds: examines the mappings of targets that are new or have new
     /// places, and asks for the names of these. What does not fit now is asked for the next time.
     pub fn learn(&mut self, snapshot: &Snapshot) {
         self.left_out = 0;
@@ -154,7 +154,7 @@ impl Symbols {
             }
             let known = |place: &u64| target.spots.contains_key(place);
             if facts.ended.is_none() && !fresh.iter().all(known) {
-                target.look();
+                target.read_mappings();
             }
             self.ask(facts.target, fresh);
         }

@@ -1,7 +1,7 @@
 //! The family of a process: the processes that one program has forked, which belong together.
 //!
-//! Prefork servers (a master and its workers, a postmaster and its backends) are one program to whoever
-//! runs them. Called by `cli` for `attach --family`, and by `discover` to say that one command suffices.
+//! Prefork servers (a master and its workers, a postmaster and its backends) are one program to their
+//! operator. Called by `cli` for `attach --family`, and by `discover` to say that one command suffices.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -135,7 +135,7 @@ mod tests {
     /// The top is found through ancestors of the same program only, and everything below belongs to it.
     #[test]
     fn families() {
-        // 1 init, 10 master, 11 and 12 workers, 13 a helper of 12, 20 somebody else.
+        // 1 init, 10 master, 11 and 12 workers, 13 a helper of 12, 20 another program.
         let all = Kinship::of(&[(1, 0), (10, 1), (11, 10), (12, 10), (13, 12), (20, 1)]);
         let same = |pid| (10..=12).contains(&pid);
         assert_eq!(all.top(12, same), 10);

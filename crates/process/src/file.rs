@@ -1,4 +1,4 @@
-//! Opening and reading files that somebody else may have prepared.
+//! Opening and reading files that an attacker may have prepared.
 //!
 //! Every file that a process, its mappings or its ELF files name is opened here. A path inside a process's root
 //! directory (`/proc/PID/root/…`) never leaves it, whatever its links say, and no path leads through one of the links
@@ -121,7 +121,7 @@ fn locate(path: &Path, flags: OFlags, walk: Walk) -> io::Result<OwnedFd> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = guard::ask_path(&root, || openat(CWD, &root, directory, Mode::empty()))?;
     let mut resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    // Where reads hang, nobody is asked for names that another process may have chosen.
+    // Where reads hang, no file system is asked for names that another process may have chosen.
     let is_known = walk == Walk::Known || (is_foreign && guard::is_cautious());
     if is_known {
         resolve |= ResolveFlags::CACHED;

@@ -5,7 +5,7 @@
 //! `plan` as plain data by `watch`. Nothing is called in the process, and nothing is guessed: a slot counts
 //! only if it leads to the beginning of code that a resolver can have meant.
 //!
-//! Not seen: implementations of which no slot tells, because every caller binds lazily and none has called
+//! Not seen: implementations that no slot leads to, because every caller binds lazily and none has called
 //! yet, because the address was only asked for with `dlsym`, or because a static program has not run its
 //! start-up code.
 

@@ -80,7 +80,7 @@ impl Line<'_> {
     }
 }
 
-/// A file and its mappings, as far as the lines alone tell.
+/// A file and its mappings, as far as the lines alone say.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     /// The name, unescaped, with ` (deleted)` still at its end.

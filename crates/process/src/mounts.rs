@@ -1,8 +1,8 @@
 //! Which mapped files may be touched at all, by the file systems that they lie on.
 //!
-//! The server of a FUSE file system is a program, perhaps that of the very user who wants to do harm. Whoever asks it
-//! for something, and be it the file's size, waits until it answers: not even SIGKILL ends that wait. So such files are
-//! left alone. What they lie on is known by device numbers, for which nobody has to be asked. Called by `mapped`.
+//! The server of a FUSE file system is a program, perhaps that of the very user who wants to do harm. A thread that
+//! asks it for anything, even a file's size, waits until it answers: not even SIGKILL ends that wait. So such files are
+//! left alone. What they lie on is known by device numbers, for which no file system is asked. Called by `mapped`.
 
 use std::{collections::HashMap, os::unix::fs::MetadataExt as _, path::PathBuf, sync::OnceLock};
 

@@ -1,4 +1,4 @@
-//! Which processes somebody means: all of a name, a systemd unit, a container or a control group.
+//! Which processes are meant: all of a name, a systemd unit, a container or a control group.
 //!
 //! Reads `/proc` once, at the moment of the call; processes that come later are not chosen. Called by `cli`.
 

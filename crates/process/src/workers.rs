@@ -43,8 +43,8 @@ impl Workers {
         Self { name, most, state: Mutex::new(state), work: Condvar::new() }
     }
 
-    /// Does `work` on one of the threads. The receiver gets its result, or is disconnected if it panics. Whoever has
-    /// received the result finds the thread without work.
+    /// Does `work` on one of the threads. The receiver gets its result, or is disconnected if it panics. When the
+    /// result has arrived, the thread has no work.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Workers {
     ) -> io::Result<Receiver<T>> {
         let (done, result) = mpsc::sync_channel(1);
         self.start_then(work, move |found| {
-            // Nobody may wait any more.
+            // The caller may have stopped waiting.
             let _ = done.send(found);
         })?;
         Ok(result)
@@ -94,7 +94,7 @@ impl Workers {
     fn work(&'static self) {
         loop {
             let job = self.next();
-            // Whoever waits for the result learns of a panic by that there is none.
+            // After a panic there is no result, which disconnects the receiver.
             let _ = catch_unwind(AssertUnwindSafe(|| job(Busy(self))));
         }
     }

@@ -1,4 +1,4 @@
-//! Call paths that were just found: where their code lies is looked up at once, before anybody wants names.
+//! Call paths that were just found: where their code lies is noted at once, before names are asked for.
 //!
 //! A path is known milliseconds after its first allocation, the name is wanted with the next line or at the end; in
 //! between a library can be unloaded, and its file deleted. So each new address is normalised once, to its file
@@ -19,12 +19,12 @@ use super::{MAX_PLACES, MAX_TARGETS, Symbols, Target};
 /// Files that are held open, over all targets; and as many perf maps.
 const MAX_HELD: usize = 64;
 /// Reading mappings takes one part in so many of the time, however often paths come.
-const SHARE: u32 = 10;
+const READING_SHARE: u32 = 10;
 
 /// What is known early.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// Addresses by target that were not looked up yet.
+    /// Addresses by target that were not found yet.
     queue: BTreeMap<u32, BTreeSet<u64>>,
     pub(super) queued: usize,
     /// Addresses that were.
@@ -70,7 +70,7 @@ impl Early {
 }
 
 impl Symbols {
-    /// Takes notice of call paths that were found in targets, and looks up where their code lies, or, if their
+    /// Notes call paths that were found in targets, and where their code lies, or, if their
     /// mappings were read a very short time ago, at one of the next calls. Meant to be called now and then without paths
     /// too.
     pub fn place(&mut self, paths: &[(u32, Arc<CallPath>)]) {
@@ -104,11 +104,11 @@ impl Symbols {
             return;
         };
         let began = Instant::now();
-        if target.next_look.is_some_and(|next| began < next) {
+        if target.next_reading.is_some_and(|next| began < next) {
             return;
         }
-        target.look();
-        target.next_look = Some(Instant::now() + began.elapsed() * SHARE);
+        target.read_mappings();
+        target.next_reading = Some(Instant::now() + began.elapsed() * READING_SHARE);
         let places = self.early.queue.remove(&number).unwrap_or_default();
         self.early.queued -= places.len();
         for place in places {

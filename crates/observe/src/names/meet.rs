@@ -1,4 +1,4 @@
-//! Looks at processes while they live: what they have mapped, and where their files are.
+//! Examines processes while they live: what they have mapped, and where their files are.
 //!
 //! Asks for no names. Called by `names`, and by `early` where call paths are found.
 
@@ -14,7 +14,7 @@ use drainprof_report::facts::{Began, TargetFacts};
 use super::{MAX_EARLIER, MAX_ROOTS, MAX_TARGETS, Symbols, Target};
 
 impl Symbols {
-    /// Looks at targets that are new: they may be gone when their first place comes.
+    /// Examines targets that are new: they may be gone when their first place comes.
     pub fn meet(&mut self, targets: &[TargetFacts]) {
         for facts in targets {
             self.meet_one(facts);
@@ -48,11 +48,11 @@ impl Symbols {
             places: BTreeMap::new(),
             modules: BTreeSet::new(),
             spots: BTreeMap::new(),
-            next_look: None,
+            next_reading: None,
         };
         // A child's mappings are its parent's, until it has places of its own.
         if facts.ended.is_none() && parent.is_none() {
-            target.look();
+            target.read_mappings();
         }
         self.targets.insert(facts.target, target);
     }
@@ -60,7 +60,7 @@ impl Symbols {
 
 impl Target {
     /// Remembers its mappings as they are now. If it is gone, what is known already stays.
-    pub(super) fn look(&mut self) {
+    pub(super) fn read_mappings(&mut self) {
         let pid = self.pid;
         let read = ask(pid, move || {
             let process = Process::open(pid).ok()?;

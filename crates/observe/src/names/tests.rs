@@ -79,7 +79,7 @@ fn loaded(pid: u32, path: &Path, offset: u64) -> u64 {
     mapping.start + (offset - mapping.file_offset)
 }
 
-/// Without a helper, functions are named by our own reader, the trouble is reported, and what lies nowhere has
+/// Without a helper, functions are named by our own reader, the reason is reported, and what lies nowhere has
 /// no name.
 #[test]
 fn without_a_helper() {

@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(rollup(ROLLUP), Some([1200 << 10, (100 + 900 + 2048) << 10]));
     }
 
-    /// Zombies and kernel threads have no memory of their own, and no kernel before 4.5 tells the parts.
+    /// Zombies and kernel threads have no memory of their own, and kernels before 4.5 do not report the parts.
     #[test]
     fn without_memory() {
         assert_eq!(status("Name:\tkthreadd\nState:\tS (sleeping)\nThreads:\t1\n"), None);

@@ -28,7 +28,7 @@ const MAX_MOUNTS: u64 = 16 << 20;
 /// The memory of a process, and the pressure on its control group.
 pub type WithPressure = (MemoryReading, Option<GroupPressure>);
 
-/// Looks at the memory of many processes, and examines each control group once.
+/// Reads the memory of many processes, and each control group once.
 #[derive(Clone, Debug)]
 pub struct MemoryReader {
     proc: PathBuf,
@@ -61,7 +61,7 @@ impl MemoryReader {
         Self { proc, mounts, groups: Groups::default() }
     }
 
-    /// Begins another look: figures of control groups are read again.
+    /// Begins another round: figures of control groups are read again.
     pub fn begin(&mut self) {
         self.groups.forget();
     }
@@ -75,7 +75,7 @@ impl MemoryReader {
         self.read_with_pressure(pid, with_pss).map(|(reading, _)| reading)
     }
 
-    /// The same, with the pressure on the process's own control group; `None` where the kernel does not tell it.
+    /// The same, with the pressure on the process's own control group; `None` where the kernel does not report it.
     pub fn read_with_pressure(&mut self, pid: u32, with_pss: bool) -> Option<WithPressure> {
         let texts = MemoryTexts::read(&self.proc, pid)?;
         let (mut reading, pressure) = self.reading(&texts)?;

@@ -2,7 +2,7 @@
 //!
 //! `.eh_frame` is searched by the linker's table (`.eh_frame_hdr`), or by an index that is built once;
 //! `.debug_frame` by such an index. `gimli` decodes the entries; which sizes are believed, and how long anything
-//! may take, is decided here, because the bytes are somebody else's. Knows no process. Called by `objects`.
+//! may take, is decided here, because the bytes are not ours. Knows no process. Called by `objects`.
 
 use std::{
     collections::HashMap,
@@ -226,7 +226,7 @@ fn look_up<'a, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>>>(
 ) -> Option<Rule> {
     let (length, _) = entry(section.reader().slice(), offset)?;
     if length > MAX_FUNCTION {
-        // It may well be about this address; nobody will know.
+        // It may be about this address, which is not examined.
         return Some(Rule::STOP);
     }
     let function = section.fde_from_offset(bases, offset.into(), shared).ok()?;

@@ -32,7 +32,7 @@ enum Key {
 /// What is known of an object of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Loaded {
-    /// Nobody has asked about it yet.
+    /// It was not asked about yet.
     #[default]
     NotYet,
     /// It has tables, under this number.
@@ -45,7 +45,7 @@ pub(super) enum Loaded {
 struct Entry {
     key: Key,
     tables: Arc<Tables>,
-    /// Those of its debug file, once somebody has asked for them.
+    /// Those of its debug file, once they were asked for.
     debug: Option<Arc<Tables>>,
     size: u64,
     used: u64,

@@ -73,9 +73,9 @@ pub struct Walk {
     pub rules: Vec<(u64, Rule)>,
     /// Why it ends.
     pub end: PathEnd,
-    /// Whether the start itself is code, as far as is known; else nobody should call it a frame.
+    /// Whether the start itself is code, as far as is known; else it is no frame.
     pub starts_in_code: bool,
-    /// Whether it ends at an address that could not be told because the mappings had just been read: later it may go
+    /// Whether it ends at an address that was not found because the mappings had just been read: later it may go
     /// further.
     pub too_early: bool,
 }
@@ -110,7 +110,7 @@ impl Unwinder {
         }
     }
 
-    /// Looks at the mappings of process `pid`, which is address space number `space` from now on. What was
+    /// Reads the mappings of process `pid`, which is address space number `space` from now on. What was
     /// known of the space stays if they cannot be read.
     ///
     /// A forked child is met under the number of its parent's space as long as it shares its rules.
@@ -185,7 +185,7 @@ impl Unwinder {
                 break PathEnd::NoUnwindInfo;
             }
             let key = rule_key(space, &at);
-            // Where no return address is, nobody returns to: stacks that programs make themselves begin so.
+            // No return address: stacks that programs make themselves begin so.
             if at.pc == 0 && at.interrupted == 0 {
                 if key != 0 {
                     walk.rules.push((key, Rule::START));
@@ -194,7 +194,7 @@ impl Unwinder {
             }
             let known = match self.known(space, &at) {
                 Known::NoCode => {
-                    // Else whoever meets it again would ask again.
+                    // Else it would be asked for each time.
                     if CODE.contains(&at.pc) && self.spaces.contains_key(&space) {
                         walk.rules.push((key, Rule::NO_CODE));
                     }
@@ -248,7 +248,7 @@ impl Unwinder {
     }
 
     /// What the return address `pc` at `slot` was before the kernel replaced it; `None` if it was replaced
-    /// and nobody knows.
+    /// and is not known.
     fn original(&self, space: u32, pc: u64, slot: u64, snapshot: &Snapshot<'_>) -> Option<u64> {
         let lies = self.spaces.get(&space).and_then(|space| space.memory.place(pc));
         // The page for probes may be younger than our examine the mappings.

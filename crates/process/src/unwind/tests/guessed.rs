@@ -156,7 +156,7 @@ fn plain_chain() -> (tempfile::TempDir, Stopped) {
     (dir, stopped)
 }
 
-/// Return addresses that the kernel has replaced are put back; where nobody knows them, the path ends and no
+/// Return addresses that the kernel has replaced are put back; where they are not known, the path ends and no
 /// rule is learnt.
 #[test]
 fn probed_returns() {

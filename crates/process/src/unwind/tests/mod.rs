@@ -1,4 +1,4 @@
-//! Real stacks: of compiled programs that stop and tell where, and of this very process.
+//! Real stacks: of compiled programs that stop and print where, and of this very process.
 
 mod bounds;
 mod guessed;
@@ -24,7 +24,7 @@ use crate::{
     testing::{open, tool},
 };
 
-/// Before each C program: `capture` tells its frame, and waits until its input ends.
+/// Before each C program: `capture` prints its frame, and waits until its input ends.
 const CAPTURE: &str = r#"
 #define _GNU_SOURCE
 #include <alloca.h>
