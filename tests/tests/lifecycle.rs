@@ -1,14 +1,15 @@
 //! Processes come, change and go: fork, vfork, exec, exit, and the end of drainprof itself.
 
-use std::time::Duration;
+use std::{io::Write as _, process::Stdio, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use drainprof_observe::goal::{Goal, Probing, WindowRequest};
 use drainprof_tests::{
     compare::{Count, Expect},
     elf,
     environment::{self, deadline, requires_root},
     target::Target,
-    tracer::{Traced, Tracer, trace},
+    tracer::{Traced, Tracer, command, trace},
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -328,10 +329,21 @@ fn another_process_with_the_number() -> Result<()> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", target.pid()))?;
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let started: u64 = fields.nth(19).unwrap_or_default().parse()?;
-    for (ticks, code) in [(started - 1, Some(4)), (started, Some(0))] {
-        let more = ["--started", &ticks.to_string(), "-d", "100ms"];
-        let outcome = Tracer::attach_unchecked(&[target.pid()], "arena", &more)?.finish()?;
-        assert_eq!(outcome.code, code, "{}", outcome.talk());
+    for (start_time, code) in [(started - 1, 4), (started, 0)] {
+        let goal = Goal {
+            probing: Some(Probing::of(vec![environment::profile("arena")])),
+            duration: Some(Duration::from_millis(100)),
+            ..Goal::default()
+        };
+        let parent = std::process::id();
+        let request = WindowRequest { goal, pid: target.pid(), start_time, parent };
+        let mut window = command()?;
+        window.arg("window").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut window = window.spawn()?;
+        window.stdin.take().context("its stdin")?.write_all(&serde_json::to_vec(&request)?)?;
+        let output = window.wait_with_output()?;
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{talk}");
     }
     target.kill()?;
     Ok(())

@@ -1,16 +1,17 @@
 //! Observing processes: profiles are matched, probes placed, lifecycle followed, facts collected.
 //!
-//! [`Side`] owns a loaded kernel side and everything that is known of its targets. [`Observation`] is the loop around
-//! one: events, stacks, timers, ends of processes, duty cycles, names. `attach`, `run`, `top` and `profile check` use it;
-//! the node daemon drives a pool of kernel sides.
+//! [`Side`] owns a loaded kernel side and everything that is known of its targets. A [`goal::Goal`] says what is to be
+//! observed; an [`engine::Engine`] pursues it with one kernel side: events, stacks, timers, launched commands, ends of
+//! processes, signals, budget, duty cycles, names. The node daemon drives a pool of kernel sides.
 
 mod account;
 pub mod allocations;
 pub mod discover;
 pub mod draft;
+pub mod engine;
 mod error;
+pub mod goal;
 pub mod names;
-pub mod observation;
 mod quiesce;
 mod side;
 pub mod structures;
@@ -18,6 +19,5 @@ pub mod why;
 
 pub use account::Account;
 pub use error::ObserveError;
-pub use observation::Observation;
 pub use quiesce::quiesce;
 pub use side::{Ending, Side, clock::self_use, options::SideOptions};

@@ -7,6 +7,7 @@
 
 mod begin;
 mod drafting;
+pub mod policy;
 mod trial;
 
 use std::{
@@ -16,42 +17,32 @@ use std::{
 };
 
 use drainprof_probe::bpf::Detaching;
-use drainprof_profile::Level;
-use drainprof_report::{self as report, Report, why::Drafted};
+use drainprof_profile::{Level, Library};
+use drainprof_report::{self as report, Report, units, why::Drafted};
 
 use self::{
-    begin::{at, begun, next, place, wants_more},
+    begin::{Setting, begun, next, place},
     drafting::{Drafting, drafted},
+    policy::{
+        FAULTS, GROWN, LATEST_DRAFT, LEAST_DEEP, SHALLOW, growth, memory, probes, wants_more,
+    },
     trial::{Judgement, Trial},
 };
 use crate::{
-    Observation, ObserveError,
-    observation::{Options, Saving, Step},
+    ObserveError,
+    engine::{Engine, Saving, Step},
+    goal::{Growth, Host},
 };
 
-/// The part of the time for level `boundary`, if another follows.
-const SHALLOW: f64 = 1.0 / 3.0;
-/// A draft that is made later than at this part of the time is not tried.
-const LATEST_DRAFT: f64 = 1.0 / 2.0;
-/// Probes are not replaced by deeper ones if less than this part of the time is left.
-const LEAST_DEEP: f64 = 1.0 / 4.0;
-/// Said once of a draft, however often less is spent on its trial.
-const IN_PARTS: &str = "the draft was tried in parts of the time";
-/// Call stacks are taken where resident memory has grown by so many bytes in that time.
-const GROWN: u64 = 256 << 10;
-/// Page faults per second of all processes above which call stacks are not taken: each costs some microseconds.
-const FAULTS: f64 = 5_000.0;
-
-/// The measurement.
-pub struct Inquiry {
-    memory: Observation,
+/// The measurement: goals in sequence, some of them at a time.
+pub struct Sequence {
+    setting: Setting,
+    memory: Engine,
     /// Growth by call stack; begins when there is some.
-    growth: Option<Observation>,
-    probes: Option<Observation>,
-    /// How growth is observed; `None` once that was decided.
-    growing: Option<Options>,
-    /// How probes are placed.
-    placing: Options,
+    growth: Option<Engine>,
+    probes: Option<Engine>,
+    /// Whether it is still to be decided if growth is observed.
+    may_grow: bool,
     /// Whether probes may still be replaced by deeper ones.
     may_deepen: bool,
     /// When they are.
@@ -69,13 +60,15 @@ pub struct Inquiry {
     /// The draft whose probes are in place, while it is not proven.
     trial: Option<Trial>,
     /// Beside the trial, the same closes as granules judge them themselves.
-    live: Option<Observation>,
+    live: Option<Engine>,
     draft: Option<Drafted>,
     undrafted: Option<String>,
+    /// The share of one CPU because of which the draft was tried in parts of the time.
+    tried_in_parts: Option<f64>,
     unseen: Vec<String>,
 }
 
-/// How each part is observed, and how long.
+/// On which host it is measured, with which profiles, and how long.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// The time for all. It counts from when memory is observed, of held processes from when they run.
@@ -84,17 +77,17 @@ pub struct Parts {
     pub drafts: Option<PathBuf>,
     /// Whether the first processes stand at their first instructions.
     pub from_start: bool,
-    /// Memory alone: no profile, no growth.
-    pub memory: Options,
-    /// Growth by call stack; no profile.
-    pub growth: Options,
-    /// Probes; with the budget.
-    pub probes: Options,
+    /// What the host gives.
+    pub host: Host,
+    /// The profiles that there are.
+    pub library: Library,
+    /// Those that are used; empty: all that match.
+    pub profiles: Vec<String>,
 }
 
-/// What came of it.
+/// What was found.
 #[derive(Debug)]
-pub struct Inquired {
+pub struct Found {
     /// Growth and memory of all processes.
     pub growth: Report,
     /// What the probes counted, at one level after the other.
@@ -107,21 +100,22 @@ pub struct Inquired {
     pub unseen: Vec<String>,
 }
 
-impl Inquiry {
+impl Sequence {
     /// Begins: all processes are observed when this returns.
     ///
     /// # Errors
     /// If the kernel side cannot be loaded, or none of the processes is there.
     pub fn begin(pids: &[u32], parts: Parts) -> Result<Self, ObserveError> {
-        let Parts { duration, drafts, from_start, memory, growth, probes } = parts;
-        let memory = begun(pids, memory, from_start)?;
+        let Parts { duration, drafts, from_start, host, library, profiles } = parts;
+        let setting = Setting::new(host, library, profiles);
+        let memory = begun(pids, setting.without_profiles(&memory()), from_start)?;
         let began = Instant::now();
-        let mut inquiry = Self {
+        let mut sequence = Self {
             pids: memory.running(),
             memory,
             growth: None,
-            growing: Some(growth),
-            placing: probes,
+            may_grow: true,
+            setting,
             may_deepen: true,
             deepen_at: began + duration.mul_f64(SHALLOW),
             probes: None,
@@ -135,22 +129,22 @@ impl Inquiry {
             live: None,
             draft: None,
             undrafted: None,
+            tried_in_parts: None,
             unseen: Vec::new(),
         };
-        let pids = inquiry.pids.clone();
-        inquiry.place_first(&pids, from_start);
-        inquiry.draft_first(&pids, from_start);
+        let pids = sequence.pids.clone();
+        sequence.place_first(&pids, from_start);
+        sequence.draft_first(&pids, from_start);
         if from_start {
-            inquiry.began = Instant::now();
-            inquiry.deepen_at = inquiry.began + duration.mul_f64(SHALLOW);
+            sequence.began = Instant::now();
+            sequence.deepen_at = sequence.began + duration.mul_f64(SHALLOW);
         }
-        Ok(inquiry)
+        Ok(sequence)
     }
 
     /// Places the first probes: those of the profiles that match.
     fn place_first(&mut self, pids: &[u32], from_start: bool) {
-        // Whoever waits for names reads no memory meanwhile.
-        let shallow = Options { symbols: None, ..at(&self.placing, Level::Boundary) };
+        let shallow = self.setting.with_profiles(&probes(Level::Boundary, None));
         self.probes = place(pids, shallow, from_start, &mut self.unseen);
     }
 
@@ -191,8 +185,8 @@ impl Inquiry {
     /// Places the probes of a draft.
     fn try_draft(&mut self, draft: Result<Trial, String>, pids: &[u32], from_start: bool) {
         let options = |trial: Trial| {
-            let options = trial.options(&self.placing, None)?;
-            Ok((trial, Options { symbols: None, ..options }))
+            let options = trial.options(&self.setting, &probes(trial.first_level(), None))?;
+            Ok((trial, options))
         };
         match draft.and_then(options) {
             Ok((trial, options)) => {
@@ -207,10 +201,10 @@ impl Inquiry {
 
     /// Has closes judged by what granules say of themselves, too, if the draft knows where they say it.
     fn place_live(&mut self, pids: &[u32], from_start: bool) {
-        let options = self.trial.as_ref().map(|trial| trial.live_options(&self.placing));
+        let goal = probes(Level::Boundary, None);
+        let options = self.trial.as_ref().map(|trial| trial.live_options(&self.setting, &goal));
         match options {
             Some(Ok(Some(options))) => {
-                let options = Options { symbols: None, ..options };
                 // Where it cannot be placed, the draft stands without it.
                 self.live = place(pids, options, from_start, &mut Vec::new());
             }
@@ -226,13 +220,13 @@ impl Inquiry {
     pub fn join(&mut self, pid: u32, from_start: bool) -> Result<(), ObserveError> {
         let (growth, probes) = (self.growth.as_mut(), self.probes.as_mut());
         let all = [Some(&mut self.memory), growth, probes, self.live.as_mut()];
-        for observation in all.into_iter().flatten() {
-            if observation.counts(pid) {
+        for engine in all.into_iter().flatten() {
+            if engine.counts(pid) {
                 // What it executes now is known to the kernel side.
-                observation.turn(&mut ()).map_err(ObserveError::Wait)?;
+                engine.turn(&mut ()).map_err(ObserveError::Wait)?;
                 continue;
             }
-            match observation.add(pid, from_start) {
+            match engine.add(pid, from_start) {
                 Ok(()) | Err(ObserveError::NoMatch { .. } | ObserveError::Target(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -256,12 +250,12 @@ impl Inquiry {
     /// If the kernel side cannot be read.
     pub async fn run(&mut self) -> io::Result<()> {
         let end = tokio::time::Instant::from_std(self.began + self.duration);
-        let mut nobody = ();
+        let mut no_sink = ();
         let grown = tokio::time::Instant::from_std(self.began + self.duration.mul_f64(SHALLOW));
         loop {
             let deepen = tokio::time::Instant::from_std(self.deepen_at);
             tokio::select! {
-                step = self.memory.next(&mut nobody) => {
+                step = self.memory.next(&mut no_sink) => {
                     if let Step::Ended(pid) = step? {
                         self.memory.ended(pid, None);
                         if self.memory.running().is_empty() {
@@ -276,7 +270,7 @@ impl Inquiry {
                 }
                 step = next(&mut self.probes) => {
                     let step = step?;
-                    self.stepped(step)?;
+                    self.on_step(step)?;
                 }
                 step = next(&mut self.live) => match (step?, &mut self.live) {
                     (Step::Ended(pid), Some(live)) => live.ended(pid, None),
@@ -284,7 +278,7 @@ impl Inquiry {
                     _ => {}
                 },
                 draft = drafted(&mut self.drafting) => self.on_draft(draft),
-                () = tokio::time::sleep_until(grown), if self.growing.is_some() => self.look_closer(),
+                () = tokio::time::sleep_until(grown), if self.may_grow => self.look_closer(),
                 () = tokio::time::sleep_until(deepen), if self.may_deepen && self.drafting.is_none() => {
                     self.deepen()?;
                 }
@@ -305,23 +299,20 @@ impl Inquiry {
         (self.began.elapsed().as_secs_f64() / self.duration.as_secs_f64()).min(1.0)
     }
 
-    fn stepped(&mut self, step: Step) -> io::Result<()> {
+    fn on_step(&mut self, step: Step) -> io::Result<()> {
         let Some(probes) = &mut self.probes else { return Ok(()) };
         match step {
             Step::Ended(pid) => probes.ended(pid, None),
             Step::OverBudget(share) => {
                 let saving = probes.spend_less(&mut (), share)?;
-                let share = report::units::percent(share);
                 match saving {
                     Saving::Nothing => {
+                        let share = units::percent(share);
                         self.unseen
                             .push(format!("probes cost {share} of one CPU, and were taken out"));
                         drop(self.end_probes()?);
                     }
-                    Saving::Duty(_) if self.trial.is_some() => {
-                        self.unseen.retain(|said| !said.starts_with(IN_PARTS));
-                        self.unseen.push(format!("{IN_PARTS}: its probes cost {share} of one CPU"));
-                    }
+                    Saving::Duty(_) if self.trial.is_some() => self.tried_in_parts = Some(share),
                     _ => {}
                 }
             }
@@ -333,7 +324,7 @@ impl Inquiry {
 
     /// Observes growth by call stack, if there is some.
     fn look_closer(&mut self) {
-        let Some(mut options) = self.growing.take() else { return };
+        self.may_grow = false;
         let so_far = Report::build(&self.memory.snapshot(), &report::Options::default());
         let (mut grown, mut faults) = (0, 0.0);
         for memory in so_far.targets.iter().filter_map(|target| target.memory.as_ref()) {
@@ -345,12 +336,13 @@ impl Inquiry {
         if grown < GROWN {
             return;
         }
+        let mut by = Growth::Stacks;
         if faults > FAULTS {
-            options.session.growth_paths = false;
+            by = Growth::Sums;
             self.unseen
                 .push(format!("call stacks of growth: {faults:.0} page faults/s are too many"));
         }
-        match begun(&self.memory.running(), options, false) {
+        match begun(&self.memory.running(), self.setting.without_profiles(&growth(by)), false) {
             Ok(growth) => self.growth = Some(growth),
             Err(error) => self.unseen.push(format!("call stacks of growth: {error}")),
         }
@@ -362,18 +354,17 @@ impl Inquiry {
         {
             return Ok(());
         }
-        let Some(probes) = &mut self.probes else { return Ok(()) };
-        let mut options = at(&self.placing, Level::Stacks);
+        let Some(engine) = &mut self.probes else { return Ok(()) };
         if self.trial.is_some() {
-            return self.after_trial(&options);
+            return self.after_trial();
         }
-        let so_far = Report::build(&probes.snapshot(), &report::Options::default());
+        let so_far = Report::build(&engine.snapshot(), &report::Options::default());
         if !wants_more(&so_far) {
             return Ok(());
         }
-        let pids = probes.running();
+        let pids = engine.running();
         drop(self.end_probes()?);
-        options.duration = Some(self.left());
+        let options = self.setting.with_profiles(&probes(Level::Stacks, Some(self.left())));
         self.probes = place(&pids, options, false, &mut self.unseen);
         Ok(())
     }
@@ -383,32 +374,35 @@ impl Inquiry {
     }
 
     /// Ends the probes of a draft, and goes on with it as far as it was proven.
-    fn after_trial(&mut self, options: &Options) -> io::Result<()> {
-        let Some(probes) = &self.probes else { return Ok(()) };
-        let pids = probes.running();
+    fn after_trial(&mut self) -> io::Result<()> {
+        let Some(engine) = &self.probes else { return Ok(()) };
+        let pids = engine.running();
         let Some((mut trial, judgement)) = self.end_probes()? else { return Ok(()) };
+        let (setting, left) = (&self.setting, Some(self.left()));
+        let deep = probes(Level::Stacks, left);
         let next = match judgement {
             Judgement::Refused(_) => return Ok(()),
             Judgement::Bulk { .. } => {
                 let undecided = self.draft.take().and_then(|draft| draft.against);
                 self.unseen.extend(undecided);
-                trial.become_bulk().and_then(|()| trial.options(options, None))
+                trial
+                    .become_bulk()
+                    .and_then(|()| trial.options(setting, &probes(trial.first_level(), left)))
             }
             Judgement::WrongBytes => {
                 if let Some(draft) = &mut self.draft {
                     draft.against = None;
                 }
-                trial.leave_out_bytes().and_then(|()| trial.options(options, Some(Level::Stacks)))
+                trial.leave_out_bytes().and_then(|()| trial.options(setting, &deep))
             }
             Judgement::Proven if !self.reports.iter().any(wants_more) => return Ok(()),
-            Judgement::Proven => trial.options(options, Some(Level::Stacks)),
+            Judgement::Proven => trial.options(setting, &deep),
         };
         match next {
             Ok(options) => {
-                let options = Options { duration: Some(self.left()), ..options };
                 self.probes = place(&pids, options, false, &mut self.unseen);
                 // As `bulk`, nothing speaks against it but what was seen already.
-                self.draft = self.draft.take().or_else(|| Some(trial.told(None)));
+                self.draft = self.draft.take().or_else(|| Some(trial.drafted(None)));
             }
             Err(error) => self.unseen.push(error),
         }
@@ -443,7 +437,7 @@ impl Inquiry {
             )),
             Judgement::Refused(why) => Some(why.clone()),
         };
-        self.draft = Some(Drafted { live, ..trial.told(against) });
+        self.draft = Some(Drafted { live, ..trial.drafted(against) });
         Ok(Some((trial, judgement)))
     }
 
@@ -459,7 +453,7 @@ impl Inquiry {
     ///
     /// # Errors
     /// If the kernel side cannot be read.
-    pub fn finish(mut self) -> io::Result<Inquired> {
+    pub fn finish(mut self) -> io::Result<Found> {
         if self.drafting.take().is_some() {
             self.on_late_draft();
         }
@@ -477,7 +471,11 @@ impl Inquiry {
             }
         }
         self.detaching.into_iter().for_each(Detaching::wait);
-        Ok(Inquired {
+        self.unseen.extend(self.tried_in_parts.map(|share| {
+            let share = units::percent(share);
+            format!("the draft was tried in parts of the time: its probes cost {share} of one CPU")
+        }));
+        Ok(Found {
             growth,
             probes: self.reports,
             draft: self.draft,

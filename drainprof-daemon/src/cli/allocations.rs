@@ -4,22 +4,23 @@
 //! refused here, before the kernel side is loaded.
 
 use anyhow::Result;
-use drainprof_observe::allocations::Allocations;
+use drainprof_observe::{allocations::Allocations, goal::Probing};
 use drainprof_process::{ElfCache, Image, ImageOptions, printable};
-use drainprof_profile::Library;
+use drainprof_profile::{Level, Library};
 
 use super::{
-    args::{AttachArgs, LevelArg},
+    attach::AttachArgs,
     exit::{Failure, code},
     options::{self, usage},
+    values::LevelArg,
 };
 
-/// Sets profile, level and sample. A profile that was named stays, if it is a census.
+/// What is probed for the view. A profile that was named stays, if it is a census.
 ///
 /// # Errors
 /// If a process maps no malloc that is known, if two have different ones, and if something else was asked for that the
 /// view cannot have.
-pub(super) fn prepare(args: &mut AttachArgs) -> Result<()> {
+pub(super) fn probing(args: &AttachArgs) -> Result<Probing> {
     let observe = &args.observe;
     if observe.duty.is_some() {
         return Err(usage(
@@ -37,13 +38,13 @@ pub(super) fn prepare(args: &mut AttachArgs) -> Result<()> {
             "profile {name} is no census: --view allocations needs one whose granules nobody opens (implicit = true)"
         )));
     }
-    if named.is_empty() {
-        let malloc = malloc_of(&library, args, one_in)?;
-        args.observe.profile = vec![malloc.profile];
-    }
-    args.observe.level = Some(LevelArg::Stacks);
-    args.observe.sample = Some(one_in);
-    Ok(())
+    let profiles = if named.is_empty() {
+        vec![malloc_of(&library, args, one_in)?.profile]
+    } else {
+        observe.profile.clone()
+    };
+    let profile_dirs = observe.profile_dir.clone();
+    Ok(Probing { profiles, profile_dirs, level: Some(Level::Stacks), sample: one_in })
 }
 
 /// The first of these profiles that is known and no census. What is unknown is reported where it is looked up.
@@ -87,7 +88,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::cli::command::{Cli, Command};
 
     fn parsed(more: &[&str]) -> AttachArgs {
         let words = ["drainprof", "attach", "-p", "1"].iter().chain(more);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     fn refused(more: &[&str]) -> String {
-        prepare(&mut parsed(more)).unwrap_err().to_string()
+        probing(&parsed(more)).unwrap_err().to_string()
     }
 
     /// What the view cannot have is refused with what to do instead, before any process is examined.
@@ -114,11 +115,10 @@ mod tests {
     fn named() {
         for (more, sample) in [(&[][..], 16), (&["--sample", "1"], 1), (&["--sample", "1/64"], 64)]
         {
-            let mut args = parsed(&[&["--profile", "malloc-jemalloc"], more].concat());
-            prepare(&mut args).unwrap();
-            let observe = &args.observe;
-            assert_eq!(observe.profile, ["malloc-jemalloc"]);
-            assert_eq!((observe.level, observe.sample), (Some(LevelArg::Stacks), Some(sample)));
+            let args = parsed(&[&["--profile", "malloc-jemalloc"], more].concat());
+            let probing = probing(&args).unwrap();
+            assert_eq!(probing.profiles, ["malloc-jemalloc"]);
+            assert_eq!((probing.level, probing.sample), (Some(Level::Stacks), sample));
         }
     }
 

@@ -1,167 +1,16 @@
-//! What the command line looks like.
+//! Options that several commands share.
 
-mod values;
+use std::{path::PathBuf, time::Duration};
 
-use std::{ffi::OsString, path::PathBuf, sync::LazyLock, time::Duration};
-
-use clap::{Args, Parser, Subcommand};
+use clap::Args;
 use drainprof_report::{export::FORMATS, facts::Duty};
 
-pub(super) use self::values::{
-    AnswerFormat, Budget, LevelArg, PlainFormat, SitesArg, WeightArg, duration, format_names,
-    point_in_time, ratio, require_weight,
-};
-use self::values::{budget, duty, sample};
 use super::{
-    census::CensusArgs, complete::CompletionsArgs, config::ConfigArgs, ctl::CtlArgs,
-    daemon::DaemonArgs, diagnose::DiagnoseArgs, diff::DiffArgs, discover::DiscoverArgs,
-    filter::FilterArgs, growth::GrowthArgs, history::HistoryArgs, man::ManArgs,
-    profile_check::CheckArgs, profile_new::NewArgs, report::ReportArgs, selection::Selection,
-    top::TopArgs, why::WhyArgs,
+    filter::FilterArgs,
+    values::{
+        Budget, LevelArg, SitesArg, WeightArg, budget, duration, duty, format_names, ratio, sample,
+    },
 };
-
-const EXIT_CODES: &str = "Exit codes:
-  0 ok    1 failure    2 usage    3 below --fail-under    4 no such target, or no profile matches
-  5 incomplete result    6 over --budget    69 the kernel lacks a feature    77 no privilege
-  78 bad profile or configuration    `run` forwards the command's status where drainprof itself was fine";
-
-/// Which build this is: the version, the commit if whoever built it named one, and what the kernel side is built from.
-static BUILD: LazyLock<String> = LazyLock::new(|| {
-    let commit = option_env!("DRAINPROF_COMMIT").unwrap_or("unknown");
-    let kernel_side = drainprof_probe::bpf::SOURCES_SHA256.trim();
-    format!("{}\ncommit {commit}\neBPF object of sources {kernel_side}", env!("CARGO_PKG_VERSION"))
-});
-
-/// Shows which granules of arenas, pools and slabs are pinned, in unmodified, running programs.
-#[derive(Debug, Parser)]
-#[command(name = "drainprof", version, long_version = BUILD.as_str(), after_help = EXIT_CODES, propagate_version = true)]
-pub(super) struct Cli {
-    /// Log more on stderr; twice: everything.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(super) verbose: u8,
-    #[command(subcommand)]
-    pub(super) command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Answer why memory is as large as it is: does it grow, what holds it, who, and what to do.
-    #[command(after_help = "Examples:
-  drainprof why -p 4242
-  drainprof why --comm postgres -d 1m
-  drainprof why --unit nginx.service -o json | jq -r .answer
-Probes take at most 1 % of one CPU. Exit code 5: not known, and the answer says why.")]
-    Why(WhyArgs),
-    /// List programs, matching profiles and what each level costs.
-    #[command(after_help = "Examples:
-  drainprof discover                  all processes that a profile matches
-  drainprof discover --all            also those that none matches
-  drainprof discover -o json | jq -r '.groups[].attach'",
-              mut_group("selection", |group| group.required(false)))]
-    Discover(DiscoverArgs),
-    /// Attach to running processes and measure their drainability.
-    #[command(after_help = "Examples:
-  drainprof attach -p 4242                        a live table, and a report at Ctrl-C
-  drainprof attach -p $(pidof -s svc) --profile ./svc.toml -d 30s -o json
-  drainprof attach -p 4242 -d 30s -o flamegraph -O pins.svg
-  drainprof attach --unit nginx.service -d 30s")]
-    Attach(AttachArgs),
-    /// Show where resident memory grows, by call stack; with --profile or --level, what lies in pinned granules.
-    #[command(after_help = "Examples:
-  drainprof growth -p 4242 -d 30s                       all views
-  drainprof growth -p 4242 -d 30s --view allocations    outstanding calls of malloc, from 1 of 16 pages
-  drainprof growth -p 4242 -d 1m -o flamegraph -O faults.svg
-  drainprof growth -d 30s                               the whole machine, by command, container and stack",
-              mut_group("selection", |group| group.required(false)))]
-    Growth(GrowthArgs),
-    /// Start a command and trace it from its first instruction.
-    #[command(after_help = "Examples:
-  drainprof run -- ./svc --port 8080
-  drainprof run -o json -O report.json --profile ./svc.toml -- ./svc
-  drainprof run --follow-forks -- nginx -g 'daemon off;'",
-              mut_arg("budget", |budget| budget.default_value("none")))]
-    Run(RunArgs),
-    /// Show processes and allocators live on the terminal.
-    #[command(after_help = "Examples:
-  drainprof top                       what the daemon watches
-  drainprof top --at 10:30            what it saw then; arrow keys lead through the history
-  drainprof top -p 4242               one process, without a daemon
-  drainprof top --socket ./control.sock
-Press ? for the keys.",
-              mut_group("selection", |group| group.required(false)))]
-    Top(TopArgs),
-    /// Show saved reports, filtered or in another format; needs no privileges.
-    #[command(after_help = "Examples:
-  drainprof report svc.json --include 'make_session|cache_' --min-size 4096
-  drainprof report --window 7 -o flamegraph -O w7.svg   a diagnostic window
-  drainprof report --since 2h                     changes, from the daemon's history")]
-    Report(ReportArgs),
-    /// Show what the daemon recorded; needs only to read the file.
-    #[command(after_help = "Examples:
-  drainprof history                       processes and windows of the last two hours
-  drainprof history -p 4242 --since 24h   memory, DSR and retention of one, as sparklines
-  drainprof history -p 4242 -o json | jq '.processes[0].memory[-1]'")]
-    History(HistoryArgs),
-    /// Compare two saved reports.
-    #[command(after_help = "Examples:
-  drainprof diff before.json after.json
-  drainprof diff before.json after.json -o flamegraph -O diff.svg
-Save both with -o json --top 10000: a --top above the number of sites.")]
-    Diff(DiffArgs),
-    /// Watch every process that a profile matches; look deeper when a rule fires.
-    #[command(after_help = "Examples:
-  drainprof daemon --dry-run                      processes to watch, and why not others
-  drainprof daemon --config ./my.toml --set daemon.interval=10s
-Signals: SIGHUP reloads the configuration, SIGUSR1 opens a diagnostic window on the worst process,
-SIGTERM and SIGINT end it.")]
-    Daemon(DaemonArgs),
-    /// List, show and check allocator profiles.
-    #[command(after_help = "Examples:
-  drainprof profile list
-  drainprof profile show nginx > my-nginx.toml
-  drainprof profile check my-nginx.toml -p $(pidof -s nginx) --for 5s")]
-    Profile(ProfileArgs),
-    /// Read the heaps of a running process from outside, without a probe: what is live, free, and held by few objects.
-    #[command(after_help = "Examples:
-  drainprof census -p 4242
-  drainprof census -p 4242 -o json | jq '.heaps[].trimmable_bytes'
-Reads the heaps of glibc, musl, jemalloc 5, gperftools, mimalloc 2 and 3, Go, CPython and Ruby,
-PostgreSQL's contexts, and the pools of nginx and httpd.
-Without --freeze, the process runs on. A selector has to match one process.")]
-    Census(CensusArgs),
-    /// Measure probe costs on this host.
-    Calibrate(CalibrateArgs),
-    /// Check and show the daemon's configuration.
-    #[command(after_help = "Examples:
-  drainprof config default > drainprof.toml
-  drainprof config check drainprof.toml
-Environment variables are named after the keys: DRAINPROF_STORE_MAX_AGE=7d sets max_age of [store].")]
-    Config(ConfigArgs),
-    /// Check kernel features and privileges; suggest fixes.
-    Doctor(DoctorArgs),
-    /// Ask the daemon for a diagnostic window and show its report.
-    #[command(after_help = "Example:
-  drainprof diagnose -p 4242 --for 5m -o flamegraph -O pins.svg
-A selector has to match one process.")]
-    Diagnose(DiagnoseArgs),
-    /// Query or control the daemon.
-    Ctl(CtlArgs),
-    /// Print a script that lets a shell complete commands, processes, profiles and formats.
-    #[command(after_help = "Examples:
-  source <(drainprof completions bash)            now; in ~/.bashrc: always
-  drainprof completions zsh > /usr/local/share/zsh/site-functions/_drainprof
-  drainprof completions fish > ~/.config/fish/completions/drainprof.fish
-Packages have them. Script and binary have to be of one version.")]
-    Completions(CompletionsArgs),
-    /// Write manual pages.
-    #[command(after_help = "Examples:
-  drainprof man | man -l -
-  drainprof man --dir ~/.local/share/man/man1")]
-    Man(ManArgs),
-    /// Read symbols for another drainprof, which speaks to it over its stdin.
-    #[command(name = drainprof_process::symbolize::COMMAND, hide = true)]
-    SymbolHelper,
-}
 
 /// What `attach` and `run` have in common.
 #[derive(Args, Clone, Debug)]
@@ -211,12 +60,6 @@ pub(super) struct ObserveArgs {
     /// class and type.
     #[arg(long)]
     pub(super) census: bool,
-    /// Leave out processes with more bytes of writable anonymous memory.
-    #[arg(long, value_name = "BYTES", requires = "census", hide = true)]
-    pub(super) census_limit: Option<u64>,
-    /// Memory for the reading, bytes; what does not fit is unknown.
-    #[arg(long, value_name = "BYTES", requires = "census", hide = true)]
-    pub(super) census_memory: Option<u64>,
     /// Follow children, now and later. Probes then sit on files: every process that maps them pays.
     #[arg(long)]
     pub(super) follow_forks: bool,
@@ -227,18 +70,6 @@ pub(super) struct ObserveArgs {
     /// down unless --level is given, then windows are measured, else the command ends with exit code 6.
     #[arg(long, value_name = "SHARE", value_parser = budget, default_value = "5%", env = "DRAINPROF_BUDGET")]
     pub(super) budget: Budget,
-    /// Growth alone: no profile was asked for, so no probe is put in place.
-    #[arg(skip)]
-    pub(super) growth_alone: bool,
-    /// All processes of the machine, and those that they start.
-    #[arg(skip)]
-    pub(super) system: bool,
-    /// Growth as sums of each process, without call paths.
-    #[arg(skip)]
-    pub(super) growth_sums: bool,
-    /// Growth that the kernel causes with its stacks.
-    #[arg(skip)]
-    pub(super) growth_kernel: bool,
     /// Show probe sites, attach nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -299,109 +130,4 @@ pub(super) struct SizeArgs {
     /// Bytes of the ring buffer for events.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_073_741_824))]
     pub(super) ring_bytes: Option<u32>,
-}
-
-#[derive(Args, Debug)]
-pub(super) struct AttachArgs {
-    #[command(flatten)]
-    pub(super) selection: Selection,
-    /// Attach to the whole prefork family: topmost ancestor with the same executable, and its descendants. Implies
-    /// --follow-forks.
-    #[arg(long, conflicts_with = "duty")]
-    pub(super) family: bool,
-    /// When the process began, in clock ticks since boot: another one with its number is refused.
-    #[arg(long, value_name = "TICKS", hide = true)]
-    pub(super) started: Option<u64>,
-    /// Ends with this process, which has begun it.
-    #[arg(long, value_name = "PID", hide = true)]
-    pub(super) parent: Option<u32>,
-    #[command(flatten)]
-    pub(super) observe: ObserveArgs,
-}
-
-#[derive(Args, Debug)]
-pub(super) struct RunArgs {
-    #[command(flatten)]
-    pub(super) observe: ObserveArgs,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
-}
-
-#[derive(Args, Debug)]
-pub(super) struct ProfileArgs {
-    #[command(subcommand)]
-    pub(super) action: ProfileAction,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum ProfileAction {
-    /// List all profiles: built in and from directories.
-    List,
-    /// Print a profile's text.
-    Show {
-        /// Its name.
-        name: String,
-    },
-    /// Check a profile: alone, against a process, or (--for) at work.
-    #[command(after_help = "Examples:
-  drainprof profile check svc.toml                           does it parse?
-  drainprof profile check svc.toml -p $(pidof -s svc)        where would probes go?
-  drainprof profile check svc.toml -p 4242 --for 5s          do all fire, and do allocs and frees balance?
-Exit codes: 0 good (with --for: every probe fired), 5 not so, 4 no such process or no match, 78 bad profile.")]
-    Check(CheckArgs),
-    /// Draft a profile from a binary's functions, for you to finish.
-    #[command(after_help = "Example:
-  drainprof profile new --from-symbols /usr/sbin/nginx --prefix ngx_ -O nginx.toml")]
-    New(NewArgs),
-}
-
-#[derive(Args, Debug)]
-pub(super) struct CalibrateArgs {
-    /// Output format.
-    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
-    pub(super) format: PlainFormat,
-    /// Measure again, even if results are kept.
-    #[arg(long)]
-    pub(super) fresh: bool,
-    #[command(flatten)]
-    pub(super) cache: CacheArgs,
-}
-
-#[derive(Args, Debug)]
-pub(super) struct DoctorArgs {
-    /// Output format.
-    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
-    pub(super) format: PlainFormat,
-    /// Add verifier instructions and machine code bytes per eBPF program (always in JSON).
-    #[arg(long)]
-    pub(super) programs: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    /// The command line is consistent with itself.
-    #[test]
-    fn command_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    /// `--version` names the build; `-V` is one line, which scripts read.
-    #[test]
-    fn version_names_the_build() {
-        let shown = |flag| Cli::try_parse_from(["drainprof", flag]).unwrap_err().to_string();
-        let version = format!("drainprof {}\n", env!("CARGO_PKG_VERSION"));
-        assert_eq!(shown("-V"), version);
-        let long = shown("--version");
-        let lines: Vec<_> = long.strip_prefix(&version).unwrap().lines().collect();
-        assert!(
-            matches!(lines[..], [commit, object] if commit.starts_with("commit ")
-            && object.strip_prefix("eBPF object of sources ").unwrap().len() == 64),
-            "{long}"
-        );
-    }
 }

@@ -2,197 +2,142 @@
 
 use std::io::Write as _;
 
-use anyhow::{Context as _, Result, bail};
-use drainprof_observe::{ObserveError, observation::Excluded};
-use drainprof_process::{Process, ProcessError, family, printable, processes, readers};
-use nix::sys::prctl;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use drainprof_observe::{
+    ObserveError,
+    engine::{End, Engine, Signals, Sink as _, Step},
+    goal::Follow,
+};
+use drainprof_process::{Process, ProcessError, family, processes, readers};
 
 use super::{
-    args::AttachArgs,
-    drive::{Driver, Happening, block_on},
+    args::ObserveArgs,
+    asked::{Asked, Wish},
+    drive::{Reporter, block_on},
     options,
-    profile::{plans_json, print_plans},
+    plans::{plans_json, print_plans},
+    selection::Selection,
 };
 
+#[derive(Args, Debug)]
+pub(super) struct AttachArgs {
+    #[command(flatten)]
+    pub(super) selection: Selection,
+    /// Attach to the whole prefork family: topmost ancestor with the same executable, and its descendants. Implies
+    /// --follow-forks.
+    #[arg(long, conflicts_with = "duty")]
+    pub(super) family: bool,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+}
+
 /// Attaches to running processes.
-pub(super) fn main(args: AttachArgs) -> Result<u8> {
+pub(super) fn main(args: &AttachArgs) -> Result<u8> {
+    observe(args, Wish::default())
+}
+
+/// Observes processes, with what another command asks for beyond its options.
+pub(super) fn observe(args: &AttachArgs, mut wish: Wish) -> Result<u8> {
+    if args.family {
+        wish.follow = Follow::Children;
+    }
     if args.observe.dry_run {
-        return dry_run(&args);
+        return dry_run(args, wish);
     }
-    block_on(attach(args))
-}
-
-/// Ends this process as Ctrl-C does when the one that has begun it ends.
-fn end_with(parent: u32) -> Result<()> {
-    prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
-        .context("cannot end with the parent process")?;
-    if nix::unistd::getppid().as_raw().cast_unsigned() != parent {
-        bail!("process {parent}, which has begun this one, has ended");
-    }
-    Ok(())
-}
-
-async fn attach(mut args: AttachArgs) -> Result<u8> {
-    if let Some(parent) = args.parent {
-        end_with(parent)?;
-    }
-    args.observe.follow_forks |= args.family;
     options::require_host_pids()?;
-    // Told before the kernel side is loaded, which takes a moment and privileges.
+    // Fails before the kernel side is loaded, which takes a moment and privileges.
     let processes = args.selection.open()?;
-    for Process { pid, start_time, .. } in &processes {
-        if args.started.is_some_and(|started| started != *start_time) {
-            return Err(ProcessError::Ended { pid: *pid }.into());
-        }
-    }
-    let mut driver = Driver::new(&args.observe)?;
-    let mut ending = Ending::new()?;
-    let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
-    driver.heaps.begin(&pids);
-    let is_whole = if args.observe.system {
-        add_all(&mut driver, &mut ending).await?
-    } else {
-        add_each(&mut driver, &args, &processes, &mut ending).await?
-    };
-    if !is_whole {
-        eprintln!("drainprof: interrupted before all processes were attached to");
-        return finish(driver);
-    }
-    driver.attached();
-    let mut over_budget = false;
-    loop {
-        let happening = tokio::select! {
-            happening = driver.next() => happening?,
-            () = ending.wait() => break,
-        };
-        match happening {
-            Happening::Ended(pid) => {
-                driver.observation.ended(pid, None);
-                if driver.observation.running().is_empty() {
-                    break;
-                }
-            }
-            Happening::TimeUp => break,
-            Happening::OverBudget => {
-                over_budget = true;
-                break;
-            }
-            Happening::BeganAgain if args.family => {
-                for pid in &pids {
-                    match add_family(&mut driver, *pid) {
-                        // The others are still there.
-                        Err(error) if args.selection.may_leave_out(&error) => {}
-                        added => added?,
-                    }
-                }
-            }
-            Happening::BeganAgain => {}
-        }
-    }
-    let code = finish(driver)?;
-    Ok(if over_budget { super::code::GOVERNOR } else { code })
+    let asked = Asked::of(&args.observe, wish)?;
+    block_on(attach(asked, &processes, &args.selection, args.family))
 }
 
-/// Writes the report and waits until no probe is left.
-fn finish(mut driver: Driver) -> Result<u8> {
-    let (verdict, leaving) = driver.finish()?;
-    leaving.wait();
-    Ok(verdict.exit_code())
-}
-
-/// The signals that end an observation.
-struct Ending {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Ending {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?,
-            terminate: signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?,
-        })
-    }
-
-    /// Returns when one has come.
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-
-    /// Whether one has come. Does not wait: yielding lets the runtime see what the kernel has for it.
-    async fn has_come(&mut self) -> bool {
-        tokio::select! {
-            biased;
-            () = self.wait() => true,
-            () = tokio::task::yield_now() => false,
-        }
-    }
-}
-
-/// Adds the processes that were selected, and their families where these are asked for. Returns whether that was not
-/// interrupted.
-async fn add_each(
-    driver: &mut Driver,
-    args: &AttachArgs,
+/// Attaches to these processes, and their families if these are asked for; returns the exit code.
+pub(super) async fn attach(
+    asked: Asked,
     processes: &[Process],
-    ending: &mut Ending,
+    selection: &Selection,
+    families: bool,
+) -> Result<u8> {
+    let is_machine = asked.goal.follow() == Follow::Machine;
+    let (mut reporter, mut engine) = Reporter::new(asked)?;
+    let mut signals = Signals::new().context("cannot wait for signals")?;
+    let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+    reporter.read_heaps(&pids);
+    let is_whole = if is_machine {
+        add_all(&mut engine, &mut signals).await?
+    } else {
+        let add = |engine: &mut Engine, pid| {
+            if !families {
+                return engine.add(pid, false);
+            }
+            for one in engine.add_family(pid)? {
+                reporter.step(&Step::Excluded(one)).map_err(ObserveError::Wait)?;
+            }
+            Ok(())
+        };
+        add_each(&mut engine, processes, selection, &mut signals, add).await?
+    };
+    let mut end = End::Signal;
+    if is_whole {
+        engine.start();
+        end = engine.run(&mut reporter, &mut signals).await?;
+    } else {
+        eprintln!("drainprof: interrupted before all processes were attached to");
+    }
+    let (verdict, leaving) = reporter.finish(engine)?;
+    leaving.wait();
+    Ok(if end == End::OverBudget { super::code::GOVERNOR } else { verdict.exit_code() })
+}
+
+/// Adds the processes that were selected. Returns whether that was not interrupted.
+async fn add_each(
+    engine: &mut Engine,
+    processes: &[Process],
+    selection: &Selection,
+    signals: &mut Signals,
+    mut add: impl FnMut(&mut Engine, u32) -> Result<(), ObserveError>,
 ) -> Result<bool> {
     let mut left_out = None;
     for process in processes {
-        if ending.has_come().await {
+        if signals.have_come().await {
             return Ok(false);
         }
-        let added = if driver.observation.counts(process.pid) {
+        let added = if engine.counts(process.pid) {
             Ok(())
         } else if !process.is_alive() {
             Err(ProcessError::Ended { pid: process.pid }.into())
-        } else if args.family {
-            add_family(driver, process.pid)
         } else {
-            driver.observation.add(process.pid, false)
+            add(engine, process.pid)
         };
         match added {
             // The others are still there.
-            Err(error) if args.selection.may_leave_out(&error) => {
+            Err(error) if selection.may_leave_out(&error) => {
                 tracing::warn!("not observed: {error}");
                 left_out = Some(error);
             }
             added => added?,
         }
     }
-    match left_out.filter(|_| driver.observation.running().is_empty()) {
+    match left_out.filter(|_| engine.running().is_empty()) {
         Some(error) => Err(error.into()),
         None => Ok(true),
     }
 }
 
-fn add_family(driver: &mut Driver, pid: u32) -> Result<(), ObserveError> {
-    for Excluded { pid, comm } in driver.observation.add_family(pid)? {
-        eprintln!(
-            "drainprof: no profile matches {pid} ({}) of the family; neither it nor its children are observed",
-            printable(comm)
-        );
-    }
-    Ok(())
-}
-
 /// Adds all processes of the machine but this one; those that they start are followed. Returns whether that was not
 /// interrupted.
-async fn add_all(driver: &mut Driver, ending: &mut Ending) -> Result<bool> {
+async fn add_all(engine: &mut Engine, signals: &mut Signals) -> Result<bool> {
     let own = std::process::id();
     for pid in processes().context("cannot list the processes")? {
-        if ending.has_come().await {
+        if signals.have_come().await {
             return Ok(false);
         }
         // A parent that is observed already has brought its child.
-        if pid == own || driver.observation.counts(pid) {
+        if pid == own || engine.counts(pid) {
             continue;
         }
-        match driver.observation.add(pid, false) {
+        match engine.add(pid, false) {
             Err(ObserveError::Target(error)) => tracing::debug!(pid, %error, "not observed"),
             added => added?,
         }
@@ -200,8 +145,9 @@ async fn add_all(driver: &mut Driver, ending: &mut Ending) -> Result<bool> {
     Ok(true)
 }
 
-fn dry_run(args: &AttachArgs) -> Result<u8> {
-    let mut side = options::observation(&args.observe)?.side()?;
+fn dry_run(args: &AttachArgs, wish: Wish) -> Result<u8> {
+    let Asked { goal, sizes, cache, .. } = Asked::of(&args.observe, wish)?;
+    let mut side = options::resolve(&goal, sizes, &cache)?.side()?;
     let mut planned = Vec::new();
     let (mut shown, mut left_out) = (0, None);
     let pids: Vec<u32> = args.selection.open()?.iter().map(|process| process.pid).collect();
@@ -251,25 +197,4 @@ fn listed(pids: &[u32], with_families: bool) -> Result<Vec<Process>> {
         }
     }
     Ok(listed)
-}
-
-#[cfg(test)]
-mod tests {
-    use nix::sys::signal::{Signal, raise};
-
-    use super::*;
-
-    /// A signal that comes between two processes is noticed before the second.
-    #[test]
-    fn signals_are_looked_for() {
-        for one in [Signal::SIGTERM, Signal::SIGINT] {
-            let seen = block_on(async {
-                let mut ending = Ending::new()?;
-                assert!(!ending.has_come().await);
-                raise(one)?;
-                Ok(ending.has_come().await)
-            });
-            assert!(seen.unwrap(), "{one}");
-        }
-    }
 }

@@ -1,12 +1,22 @@
 //! `drainprof calibrate`.
 
 use anyhow::Result;
+use clap::Args;
 use drainprof_probe::calibrate;
 
-use super::{
-    args::{CalibrateArgs, PlainFormat},
-    code, options, output,
-};
+use super::{args::CacheArgs, code, options, output, values::PlainFormat};
+
+#[derive(Args, Debug)]
+pub(super) struct CalibrateArgs {
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    format: PlainFormat,
+    /// Measure again, even if results are kept.
+    #[arg(long)]
+    fresh: bool,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
 
 /// Shows what probes cost on this host.
 pub(super) fn main(args: &CalibrateArgs) -> Result<u8> {

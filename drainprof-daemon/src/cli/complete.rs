@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, io::Write as _};
 
 use anyhow::{Context as _, Result};
-use clap::{Arg, Args, Command, CommandFactory as _, builder::PossibleValuesParser};
+use clap::{Arg, Args, Command, builder::PossibleValuesParser};
 use clap_complete::{
     CompleteEnv, PathCompleter,
     engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate, ValueCompleter as _},
@@ -13,7 +13,7 @@ use clap_complete::{
 };
 use drainprof_process::{mapped_pages, printable, processes};
 
-use super::{args::Cli, code, options};
+use super::{code, options};
 
 /// The environment variable by which a shell asks for candidates; its value names the shell.
 const VARIABLE: &str = "DRAINPROF_COMPLETE";
@@ -48,13 +48,13 @@ fn script(shell: &str) -> Result<Vec<u8>> {
     Ok(script)
 }
 
-/// Answers a shell that asks for candidates; false if none does.
+/// Answers a shell that asks for candidates of a command line; false if none does.
 ///
 /// # Errors
 /// If the shell is not known, or stdout is closed.
-pub(super) fn answer() -> Result<bool, clap::Error> {
+pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
     let directory = std::env::current_dir().ok();
-    CompleteEnv::with_factory(|| with_candidates(Cli::command()))
+    CompleteEnv::with_factory(|| with_candidates(command()))
         .var(VARIABLE)
         .try_complete(std::env::args_os(), directory.as_deref())
 }
@@ -120,9 +120,11 @@ fn profiles_or_files(current: &std::ffi::OsStr) -> Vec<CompletionCandidate> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
     use clap_complete::engine;
 
     use super::*;
+    use crate::cli::command::Cli;
 
     /// What the words complete to, the last of them in part.
     fn completed(words: &[&str]) -> Vec<(String, String)> {

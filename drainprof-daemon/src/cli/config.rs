@@ -109,7 +109,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::cli::command::{Cli, Command};
 
     /// The file is named with and without `--config`; what is wrong in it has the code of a bad configuration.
     #[test]

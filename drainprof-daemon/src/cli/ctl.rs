@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use drainprof_node::{Answer, NodeState, Request, serve, serve::Client};
 
-use super::{args::PlainFormat, exit::code, output::Output};
+use super::{exit::code, output::Output, values::PlainFormat};
 
 /// Where the daemon is asked.
 #[derive(Args, Clone, Debug)]

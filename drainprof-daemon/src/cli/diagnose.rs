@@ -12,12 +12,12 @@ use drainprof_node::{Answer, Outcome, Request, WindowRecord, serve::Client};
 use drainprof_report::{self as report, export, export::FORMATS};
 
 use super::{
-    args::{WeightArg, duration, format_names},
     ctl::SocketArgs,
     exit::{Failure, code},
     filter::{FilterArgs, ROWS},
     output::{Output, require_no_terminal},
     selection::Selection,
+    values::{WeightArg, duration, format_names},
 };
 
 /// From one check of the window to the next.

@@ -11,10 +11,10 @@ use drainprof_report::{
 };
 
 use super::{
-    args::WeightArg,
     exit::{Failure, code},
     output::Output,
     saved,
+    values::WeightArg,
 };
 
 #[derive(Args, Debug)]

@@ -11,11 +11,12 @@ use drainprof_observe::discover::{self, Detail, Discovery, ScanOptions};
 use drainprof_probe::{calibrate, plan::cost::Costs};
 
 use super::{
-    args::{CacheArgs, PlainFormat, SitesArg},
+    args::CacheArgs,
     code,
     exit::Failure,
     options, output,
     selection::Selection,
+    values::{PlainFormat, SitesArg},
 };
 
 #[derive(Args, Debug)]

@@ -10,7 +10,7 @@ use std::{
 use clap::{CommandFactory as _, Parser as _};
 use drainprof_report::Verdict;
 
-use super::{args::Cli, code, man::plain};
+use super::{code, command::Cli, man::plain};
 
 /// Pages at the root of the repository; those in `docs/` and `tests/` are found.
 const ROOT_PAGES: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];

@@ -1,6 +1,7 @@
 //! `drainprof doctor`.
 
 use anyhow::Result;
+use clap::Args;
 use drainprof_observe::names::SymbolOptions;
 use drainprof_probe::{
     bpf, kernel,
@@ -8,10 +9,17 @@ use drainprof_probe::{
 };
 use drainprof_process::symbolize::{Helper, HelperError};
 
-use super::{
-    args::{DoctorArgs, PlainFormat},
-    options, output,
-};
+use super::{options, output, values::PlainFormat};
+
+#[derive(Args, Debug)]
+pub(super) struct DoctorArgs {
+    /// Output format.
+    #[arg(short = 'o', long, value_enum, default_value_t = PlainFormat::Text)]
+    format: PlainFormat,
+    /// Add verifier instructions and machine code bytes per eBPF program (always in JSON).
+    #[arg(long)]
+    programs: bool,
+}
 
 /// Says what this host allows.
 pub(super) fn main(args: &DoctorArgs) -> Result<u8> {

@@ -1,4 +1,4 @@
-//! What `attach` and `run` share: an observation, and the output that it goes to.
+//! What becomes of an observation: lines and records while it runs, and the report at its end.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -6,12 +6,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::{
-    Observation,
-    observation::{Saving, Sink, Step},
-};
+use drainprof_observe::engine::{Engine, OVER_BUDGET, Saving, Sink, Step};
 use drainprof_probe::bpf::Detaching;
-use drainprof_process::printable_lines;
+use drainprof_process::{printable, printable_lines};
 use drainprof_report::{
     self as report, Finding, Report, Verdict, Weight,
     export::{self, Exporter, Format, Interval, live},
@@ -21,8 +18,7 @@ use drainprof_report::{
 };
 
 use super::{
-    args::ObserveArgs,
-    filter::ROWS,
+    asked::Asked,
     heaps::Heaps,
     options,
     output::{Output, clock},
@@ -34,38 +30,18 @@ pub(super) const SLACK: u64 = u64::MAX / 4;
 /// Processes that are listed one by one.
 const LISTED: usize = 20;
 
-/// Something that the caller must act on.
-pub(super) enum Happening {
-    /// A traced process ended.
-    Ended(u32),
-    /// The time is up.
-    TimeUp,
-    /// The probes cost more than `--budget` allows, and less cannot be observed.
-    OverBudget,
-    /// All was dropped, and the observation begins again: whoever was born meanwhile is not observed.
-    BeganAgain,
-}
-
-/// An observation whose results are written.
-pub(super) struct Driver {
-    pub(super) observation: Observation,
-    writer: Writer,
+/// Writes what an observation shows.
+pub(super) struct Reporter {
+    output: Output,
+    chosen: Chosen,
     options: report::Options,
     filter: Filter,
     fail_under: Option<f64>,
     /// Heaps, read from outside.
-    pub(super) heaps: Heaps,
+    heaps: Heaps,
     before: Option<Report>,
     /// How less was observed than was asked for, and why.
     savings: Vec<Finding>,
-}
-
-/// Where results go, and how they are written.
-struct Writer {
-    output: Output,
-    chosen: Chosen,
-    /// Whether events may be shown: they are made of ids.
-    events: bool,
 }
 
 /// The format of an observation.
@@ -85,9 +61,9 @@ impl Chosen {
     }
 }
 
-impl Sink for Writer {
+impl Sink for Reporter {
     fn event(&mut self, event: &EventFacts<'_>, names: &dyn Names) -> io::Result<()> {
-        if !self.events {
+        if !self.shows_events() {
             return Ok(());
         }
         self.chosen.exporter().event(event, names, self.output.writer()).map_err(of_export)?;
@@ -101,7 +77,7 @@ impl Sink for Writer {
         path: &CallPath,
         names: &dyn Names,
     ) -> io::Result<()> {
-        if !self.events {
+        if !self.shows_events() {
             return Ok(());
         }
         let written =
@@ -109,6 +85,41 @@ impl Sink for Writer {
         written.map_err(of_export)?;
         self.output.end_record(false)
     }
+
+    fn step(&mut self, step: &Step) -> io::Result<()> {
+        match step {
+            Step::Interval(snapshot) => return self.interval(snapshot).map_err(of_export),
+            Step::Began { probes, pids, .. } => {
+                eprintln!("drainprof: attached {probes} probes to {}", list(pids));
+            }
+            Step::Saved { share, saving } => self.saved(*share, *saving),
+            Step::Excluded(one) => eprintln!(
+                "drainprof: no profile matches {} ({}) of the family; neither it nor its children are observed",
+                one.pid,
+                printable(&one.comm)
+            ),
+            Step::CycleBegan { number, length, probes, pids } => eprintln!(
+                "drainprof: duty cycle {number} begins: {probes} probes for {length:?} in {}",
+                list(pids)
+            ),
+            Step::CycleEnded { number, left } => eprintln!(
+                "drainprof: duty cycle {number} has ended, no probe is left; the next begins in {:.1} s",
+                left.as_secs_f64()
+            ),
+            Step::CycleSkipped(error) => {
+                let why = printable_lines(&chain(error));
+                eprintln!("drainprof: skipped a duty cycle, the next is tried: {why}");
+            }
+            Step::Ended(_) | Step::TimeUp | Step::OverBudget(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn of_export(error: export::Error) -> io::Error {
@@ -118,90 +129,52 @@ fn of_export(error: export::Error) -> io::Error {
     }
 }
 
-impl Driver {
+impl Reporter {
     /// Opens the output, then loads the kernel side.
-    pub(super) fn new(args: &ObserveArgs) -> Result<Self> {
-        let format = options::format(args)?;
+    pub(super) fn new(asked: Asked) -> Result<(Self, Engine)> {
+        let Asked { goal, sizes, cache, format, filter, output, rows, .. } = asked;
         // What grows meanwhile (`ndjson`, the lines of `text`) may have a reader that follows it.
         let open = if format.grows { Output::in_place } else { Output::open };
-        let mut output = open(args.output.as_deref(), args.filter.rows(ROWS))?.queued()?;
-        output.weigh(args.weight.into());
-        let filter = args.filter.live(options::top(args));
-        Ok(Self {
-            observation: Observation::new(options::observation(args)?)?,
-            writer: Writer {
-                output,
-                chosen: Chosen::new(format),
-                events: !filter.wanted().no_paths,
-            },
-            options: options::report(args),
+        let mut output = open(output.as_deref(), rows)?.queued()?;
+        output.weigh(asked.weight);
+        let engine = Engine::new(options::resolve(&goal, sizes, &cache)?)?;
+        let reporter = Self {
+            output,
+            chosen: Chosen::new(format),
+            options: asked.report,
             filter,
-            fail_under: args.fail_under,
-            heaps: Heaps::new(args),
+            fail_under: asked.fail_under,
+            heaps: Heaps::new(goal.heaps),
             before: None,
             savings: Vec::new(),
-        })
+        };
+        Ok((reporter, engine))
     }
 
-    /// Says that all probes are in place, and starts the clocks.
-    pub(super) fn attached(&mut self) {
-        let (probes, pids) = (self.observation.attached(), self.observation.running());
-        eprintln!("drainprof: attached {probes} probes to {}", list(&pids));
-        self.observation.start();
+    /// Reads the heaps of processes before the first probe is placed, where that is asked for.
+    pub(super) fn read_heaps(&mut self, pids: &[u32]) {
+        self.heaps.begin(pids);
     }
 
-    /// Waits for the next thing that the caller must act on, and writes what comes before.
-    pub(super) async fn next(&mut self) -> Result<Happening> {
-        loop {
-            match self.observation.next(&mut self.writer).await? {
-                Step::Ended(pid) => return Ok(Happening::Ended(pid)),
-                Step::TimeUp => return Ok(Happening::TimeUp),
-                Step::Interval(snapshot) => self.interval(&snapshot)?,
-                Step::OverBudget(share) => {
-                    if let Some(happening) = self.save(share)? {
-                        return Ok(happening);
-                    }
-                }
-                Step::BeganAgain => {
-                    let (probes, pids) = (self.observation.attached(), self.observation.running());
-                    eprintln!("drainprof: attached {probes} probes to {}", list(&pids));
-                    return Ok(Happening::BeganAgain);
-                }
-                Step::CycleBegan { number, length, probes, pids } => eprintln!(
-                    "drainprof: duty cycle {number} begins: {probes} probes for {length:?} in {}",
-                    list(&pids)
-                ),
-                Step::CycleEnded { number, left } => eprintln!(
-                    "drainprof: duty cycle {number} has ended, no probe is left; the next begins in {:.1} s",
-                    left.as_secs_f64()
-                ),
-                Step::CycleSkipped(error) => {
-                    let error = anyhow::Error::from(error);
-                    let why = printable_lines(&format!("{error:#}"));
-                    eprintln!("drainprof: skipped a duty cycle, the next is tried: {why}");
-                }
-            }
-        }
+    /// Whether events may be shown: they are made of ids.
+    const fn shows_events(&self) -> bool {
+        !self.filter.wanted().no_paths
     }
 
-    /// Observes less, because the probes take this share of one CPU.
-    fn save(&mut self, share: f64) -> Result<Option<Happening>> {
-        let saving = self.observation.spend_less(&mut self.writer, share)?;
+    /// Less is observed, because the probes take this share of one CPU.
+    fn saved(&mut self, share: f64, saving: Saving) {
         let costs = format!("over --budget: the probes take {} of one CPU", units::percent(share));
-        let (code, then, happening) = match saving {
+        let (code, then) = match saving {
             Saving::Level(level) => {
-                ("level_lowered", format!("measured again at level {}", level.name()), None)
+                ("level_lowered", format!("measured again at level {}", level.name()))
             }
             Saving::Duty(duty) => (
                 "duty_lowered",
                 format!("measured for {:.2?} of every {:.2?}", duty.on, duty.period),
-                None,
             ),
-            Saving::Nothing => (
-                "over_budget",
-                "ended; a lower --level or --duty costs less".to_owned(),
-                Some(Happening::OverBudget),
-            ),
+            Saving::Nothing => {
+                (OVER_BUDGET, "ended; a lower --level or --duty costs less".to_owned())
+            }
         };
         let message = format!("{costs}; {then}");
         eprintln!("drainprof: {message}");
@@ -213,54 +186,50 @@ impl Driver {
             instance: None,
             message,
         });
-        Ok(happening)
     }
 
     /// One line, record or screen.
-    fn interval(&mut self, snapshot: &Snapshot) -> Result<()> {
+    fn interval(&mut self, snapshot: &Snapshot) -> Result<(), export::Error> {
         let options = report::Options { slack: SLACK, ..self.options.clone() };
         let mut now = Report::build(snapshot, &options);
         now.findings.extend_from_slice(&self.savings);
         self.filter.anonymise(&mut now);
         let clock = clock();
         let between = Interval { before: self.before.as_ref(), now: &now, clock: &clock };
-        let Writer { output, chosen, .. } = &mut self.writer;
-        let style = output.style();
-        if chosen.format.name == "text" && output.is_terminal() {
-            output.clear()?;
-            live::screen(&between, &style, output.writer())?;
+        let style = self.output.style();
+        if self.chosen.format.name == "text" && self.output.is_terminal() {
+            self.output.clear().map_err(export::Error::Write)?;
+            live::screen(&between, &style, self.output.writer())?;
         } else {
-            chosen.exporter().interval(&between, &style, output.writer())?;
+            self.chosen.exporter().interval(&between, &style, self.output.writer())?;
         }
-        output.end_record(true)?;
+        self.output.end_record(true).map_err(export::Error::Write)?;
         self.before = Some(now);
         Ok(())
     }
 
     /// Stops counting, writes the final report, and judges it. The probes go meanwhile: at the very end the caller waits
     /// for that.
-    pub(super) fn finish(&mut self) -> Result<(Verdict, Leaving)> {
+    pub(super) fn finish(&mut self, mut engine: Engine) -> Result<(Verdict, Leaving)> {
         let stderr = io::stderr();
         let mut progress = stderr.is_terminal().then(|| Progress::new(&stderr));
-        let (mut snapshot, detaching) =
-            self.observation.finish(&mut self.writer, |waited, reached| {
-                if let Some(progress) = &mut progress {
-                    progress.say(waited, reached);
-                }
-            })?;
+        let (mut snapshot, detaching) = engine.finish(self, |waited, reached| {
+            if let Some(progress) = &mut progress {
+                progress.say(waited, reached);
+            }
+        })?;
         drop(progress);
-        snapshot.records_dropped(self.writer.output.settle()?);
+        snapshot.records_dropped(self.output.settle()?);
         let mut report = Report::build(&snapshot, &self.filter.rows(&self.options));
         report.findings.append(&mut self.savings);
         self.heaps.end(&mut report);
         self.filter.apply(&mut report);
-        let Writer { output, chosen, .. } = &mut self.writer;
-        if chosen.format.name == "text" && output.is_terminal() {
-            output.clear()?;
+        if self.chosen.format.name == "text" && self.output.is_terminal() {
+            self.output.clear()?;
         }
-        let style = output.style();
-        chosen.exporter().report(&report, &style, output.writer())?;
-        output.finish()?;
+        let style = self.output.style();
+        self.chosen.exporter().report(&report, &style, self.output.writer())?;
+        self.output.finish()?;
         Ok((report::verdict(&report, self.fail_under), Leaving(detaching)))
     }
 }

@@ -4,14 +4,12 @@ use std::process::ExitCode;
 
 use drainprof_census::CensusError;
 use drainprof_node::{Refusal, config::ConfigErrors, serve::AskError};
-use drainprof_observe::ObserveError;
+use drainprof_observe::{ObserveError, engine::command::NotObserved, goal::SpanError};
 use drainprof_probe::{
     bpf::BpfError, calibrate::CalibrateError, launch::LaunchError, plan::PlanError,
 };
 use drainprof_process::{ProcessError, SelectError, printable_lines};
 use drainprof_profile::{LibraryError, ProfileError};
-
-use super::output;
 
 /// The exit codes, as the documentation lists them.
 pub mod code {
@@ -50,9 +48,9 @@ impl Failure {
 }
 
 /// Says an error on stderr, with its causes, and gives its exit code. A reader that has gone away is no
-/// failure, if it has had anything.
-pub(super) fn reported(error: &anyhow::Error) -> ExitCode {
-    if is_broken_pipe(error) && !output::is_unread() {
+/// failure, unless the output is `unread`.
+pub(super) fn reported(error: &anyhow::Error, unread: bool) -> ExitCode {
+    if is_broken_pipe(error) && !unread {
         return ExitCode::from(code::OK);
     }
     let mut text = error.to_string();
@@ -98,6 +96,8 @@ fn own_code(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     of! {
         Failure => |error| Some(error.code),
         ObserveError => observe_code,
+        NotObserved => not_observed_code,
+        SpanError => |_| Some(code::USAGE),
         ProcessError => |error| Some(target_code(error)),
         SelectError => |error| Some(select_code(error)),
         CensusError => census_code,
@@ -135,6 +135,14 @@ fn observe_code(error: &ObserveError) -> Option<u8> {
         ObserveError::Wait(_) | ObserveError::Symbols(_) | ObserveError::Files(_) => return None,
         ObserveError::NoMatch { .. } | ObserveError::UnknownProfile { .. } => code::NO_TARGET,
     })
+}
+
+fn not_observed_code(error: &NotObserved) -> Option<u8> {
+    match error {
+        NotObserved::Wrappers | NotObserved::Ended => Some(code::NO_TARGET),
+        NotObserved::Observe(error) => observe_code(error),
+        NotObserved::Trace(_) => None,
+    }
 }
 
 const fn calibrate_code(error: &CalibrateError) -> Option<u8> {

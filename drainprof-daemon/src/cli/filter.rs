@@ -10,8 +10,8 @@ use drainprof_report::{
 };
 
 use super::{
-    args::duration,
     exit::{Failure, code},
+    values::duration,
 };
 
 /// Rows of each list of a live report, where nothing else is asked for.

@@ -2,11 +2,9 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use drainprof_observe::goal::{Follow, Growth};
 
-use super::{
-    args::{AttachArgs, WeightArg},
-    options::usage,
-};
+use super::{asked::Wish, attach::AttachArgs, options::usage, values::WeightArg};
 
 /// What `drainprof growth` takes.
 #[derive(Args, Debug)]
@@ -43,14 +41,16 @@ pub(super) enum View {
 }
 
 /// Watches the growth of running processes.
-pub(super) fn main(mut args: GrowthArgs) -> Result<u8> {
+pub(super) fn main(args: &GrowthArgs) -> Result<u8> {
     if args.attach.selection.is_none() {
-        require_growth_alone(&args)?;
+        require_growth_alone(args)?;
     }
+    let mut wish = args.wish();
     if args.view == View::Allocations {
-        super::allocations::prepare(&mut args.attach)?;
+        wish.probing = Some(super::allocations::probing(&args.attach)?);
+        wish.alone = false;
     }
-    super::attach::main(attach_args(args))
+    super::attach::observe(&args.attach, wish)
 }
 
 /// All processes of the machine are observed without probes: what needs them needs a process.
@@ -70,54 +70,72 @@ fn require_growth_alone(args: &GrowthArgs) -> Result<()> {
     }
 }
 
-fn attach_args(args: GrowthArgs) -> AttachArgs {
-    let GrowthArgs { view, no_stacks, kernel_stacks, mut attach } = args;
-    attach.observe.system = attach.selection.is_none();
-    attach.observe.follow_forks |= attach.observe.system;
-    let observe = &mut attach.observe;
-    // The view of a malloc is a census: beside it, growth is watched where it is asked for.
-    observe.growth |= view != View::Allocations;
-    observe.growth_sums = no_stacks;
-    observe.growth_kernel = kernel_stacks;
-    observe.growth_alone = observe.profile.is_empty() && observe.level.is_none();
-    let is_picture =
-        drainprof_report::export::format(&observe.format).is_some_and(|format| format.paths);
-    observe.weight = match view {
-        View::Faults => WeightArg::Faults,
-        View::Heap => WeightArg::Heap,
-        View::Mappings => WeightArg::Mappings,
-        // Of a census, what is live.
-        View::Allocations => WeightArg::Granules,
-        View::All if is_picture && !observe.weight.is_of_growth() => WeightArg::Faults,
-        View::All => observe.weight,
-    };
-    attach
+impl GrowthArgs {
+    /// What is asked for, but for the malloc of `--view allocations`.
+    fn wish(&self) -> Wish {
+        let observe = &self.attach.observe;
+        let is_machine = self.attach.selection.is_none();
+        let is_picture =
+            drainprof_report::export::format(&observe.format).is_some_and(|format| format.paths);
+        Wish {
+            follow: if is_machine { Follow::Machine } else { Follow::No },
+            // The view of a malloc is a census: beside it, growth is watched where it is asked for.
+            growth: self.view != View::Allocations,
+            growth_by: match (self.no_stacks, self.kernel_stacks) {
+                (true, _) => Growth::Sums,
+                (_, true) => Growth::KernelStacks,
+                _ => Growth::Stacks,
+            },
+            alone: observe.profile.is_empty() && observe.level.is_none(),
+            weight: match self.view {
+                View::Faults => Some(WeightArg::Faults),
+                View::Heap => Some(WeightArg::Heap),
+                View::Mappings => Some(WeightArg::Mappings),
+                // Of a census, what is live.
+                View::Allocations => Some(WeightArg::Granules),
+                View::All if is_picture && !observe.weight.is_of_growth() => {
+                    Some(WeightArg::Faults)
+                }
+                View::All => None,
+            },
+            probing: None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
 
-    use super::*;
-    use crate::cli::args::{Cli, Command};
+    use drainprof_report::export::PinWeight;
 
-    fn parsed(more: &[&str]) -> AttachArgs {
-        let words = ["drainprof", "growth", "-p", "1"].iter().chain(more);
+    use super::*;
+    use crate::cli::{
+        asked::Asked,
+        command::{Cli, Command},
+    };
+
+    fn parsed(more: &[&str]) -> GrowthArgs {
+        let words = ["drainprof", "growth", "-O", "out"].iter().chain(more);
         match Cli::try_parse_from(words).unwrap().command {
-            Command::Growth(args) => attach_args(args),
+            Command::Growth(args) => args,
             _ => unreachable!(),
         }
+    }
+
+    fn asked(more: &[&str]) -> Result<Asked> {
+        let args = parsed(&[&["-p", "1"], more].concat());
+        Asked::of(&args.attach.observe, args.wish())
     }
 
     /// Sums alone have no call paths that a picture could show.
     #[test]
     fn sums_are_no_pictures() {
-        assert!(!parsed(&[]).observe.growth_sums);
-        assert!(parsed(&["--no-stacks"]).observe.growth_sums);
-        let format = |more: &[&str]| crate::cli::options::format(&parsed(more).observe).map(drop);
-        assert!(format(&["--no-stacks"]).is_ok() && format(&["-o", "folded"]).is_ok());
+        assert_eq!(asked(&[]).unwrap().goal.growth(), Some(Growth::Stacks));
+        assert_eq!(asked(&["--no-stacks"]).unwrap().goal.growth(), Some(Growth::Sums));
+        assert!(asked(&["-o", "folded"]).is_ok());
         for refused in [["-o", "folded"], ["-o", "flamegraph"], ["--level", "stacks"]] {
-            let error = format(&[&["--no-stacks"], &refused[..]].concat()).unwrap_err();
+            let error = asked(&[&["--no-stacks"], &refused[..]].concat()).err().unwrap();
             assert!(error.to_string().starts_with("--no-stacks"), "{error}");
         }
     }
@@ -125,22 +143,17 @@ mod tests {
     /// Without a process, all of them are observed, and what needs probes is refused.
     #[test]
     fn the_whole_machine() {
-        let parsed = |more: &[&str]| {
-            let words = ["drainprof", "growth"].iter().chain(more);
-            match Cli::try_parse_from(words).unwrap().command {
-                Command::Growth(args) => (require_growth_alone(&args), attach_args(args).observe),
-                _ => unreachable!(),
-            }
-        };
-        let (allowed, observe) = parsed(&["-d", "30s", "--view", "heap", "-o", "folded"]);
-        assert!(allowed.is_ok() && observe.system && observe.follow_forks && observe.growth_alone);
+        let args = parsed(&["-d", "30s", "--view", "heap", "-o", "folded"]);
+        assert!(require_growth_alone(&args).is_ok());
+        let goal = Asked::of(&args.attach.observe, args.wish()).unwrap().goal;
+        assert_eq!((goal.follow(), goal.probing), (Follow::Machine, None));
         for refused in [
             ["--view", "allocations"],
             ["--profile", "nginx"],
             ["--level", "objects"],
             ["--duty", "1s/10s"],
         ] {
-            let error = parsed(&refused).0.unwrap_err().to_string();
+            let error = require_growth_alone(&parsed(&refused)).unwrap_err().to_string();
             assert!(error.starts_with(refused[0]) && error.contains("-p"), "{error}");
         }
         assert!(Cli::try_parse_from(["drainprof", "attach", "-d", "30s"]).is_err());
@@ -149,20 +162,18 @@ mod tests {
     /// A view is what the widths of a picture mean; without one, a picture is of page faults.
     #[test]
     fn views_are_weights() {
-        assert!(parsed(&[]).observe.growth && parsed(&[]).observe.growth_alone);
-        assert!(!parsed(&["--profile", "nginx"]).observe.growth_alone);
-        assert!(!parsed(&["--level", "objects"]).observe.growth_alone);
-        assert_eq!(parsed(&[]).observe.weight, WeightArg::Granules);
-        assert_eq!(parsed(&["--view", "heap"]).observe.weight, WeightArg::Heap);
-        let allocations = parsed(&["--view", "allocations", "--level", "stacks"]).observe;
-        assert_eq!((allocations.growth, allocations.weight), (false, WeightArg::Granules));
-        assert!(parsed(&["--view", "allocations", "--growth"]).observe.growth);
-        assert_eq!(parsed(&["-o", "flamegraph"]).observe.weight, WeightArg::Faults);
-        assert_eq!(
-            parsed(&["-o", "folded", "--view", "mappings"]).observe.weight,
-            WeightArg::Mappings
-        );
-        assert_eq!(parsed(&["-o", "folded", "--weight", "heap"]).observe.weight, WeightArg::Heap);
+        let weight = |more: &[&str]| asked(more).unwrap().weight;
+        assert_eq!(weight(&[]), PinWeight::Granules);
+        assert_eq!(weight(&["--view", "heap"]), PinWeight::Heap);
+        assert_eq!(weight(&["-o", "flamegraph"]), PinWeight::Faults);
+        assert_eq!(weight(&["-o", "folded", "--view", "mappings"]), PinWeight::Mappings);
+        assert_eq!(weight(&["-o", "folded", "--weight", "heap"]), PinWeight::Heap);
+        assert_eq!(asked(&[]).unwrap().goal.probing, None);
+        for probed in [["--profile", "nginx"], ["--level", "objects"]] {
+            assert!(asked(&probed).unwrap().goal.probing.is_some());
+        }
+        let allocations = parsed(&["-p", "1", "--view", "allocations"]).wish();
+        assert_eq!((allocations.growth, allocations.weight), (false, Some(WeightArg::Granules)));
         let both = ["drainprof", "growth", "-p", "1", "--view", "heap", "--weight", "heap"];
         assert!(Cli::try_parse_from(both).is_err());
     }

@@ -6,9 +6,8 @@ use std::{
 };
 
 use drainprof_census::{Census, Comparison, Options, take};
+use drainprof_observe::goal::HeapLimits;
 use drainprof_report::Report;
-
-use super::args::ObserveArgs;
 
 /// Processes whose heaps are read.
 const MOST: usize = 64;
@@ -25,13 +24,14 @@ pub(super) struct Heaps {
 }
 
 impl Heaps {
-    pub(super) fn new(args: &ObserveArgs) -> Self {
-        let options = Options {
-            largest_bytes: args.census_limit,
-            memory: args.census_memory,
+    /// Heaps that are read within limits; `None`: they are not.
+    pub(super) fn new(limits: Option<HeapLimits>) -> Self {
+        let within = |limits: HeapLimits| Options {
+            largest_bytes: limits.process_bytes,
+            memory: limits.memory_bytes,
             ..Options::default()
         };
-        Self { options: args.census.then_some(options), begins: BTreeMap::new() }
+        Self { options: limits.map(within), begins: BTreeMap::new() }
     }
 
     /// Reads them before the first probe is placed.

@@ -15,7 +15,7 @@ use drainprof_node::{
 };
 use drainprof_report::{Report, export::Format, units::clock};
 
-use super::{args::duration, code, exit::Failure, output::Output};
+use super::{code, exit::Failure, output::Output, values::duration};
 
 /// Windows that are listed at most.
 const MAX_WINDOWS: u32 = 1000;

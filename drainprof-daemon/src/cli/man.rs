@@ -7,13 +7,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use clap::{Args, Command, CommandFactory as _, ValueHint};
+use clap::{Args, Command, ValueHint};
 use clap_mangen::{
     Man,
     roff::{Roff, roman},
 };
 
-use super::{args::Cli, code};
+use super::code;
 
 #[derive(Args, Debug)]
 pub(super) struct ManArgs {
@@ -22,9 +22,9 @@ pub(super) struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-/// Writes one page, or all.
-pub(super) fn main(args: &ManArgs) -> Result<u8> {
-    let mut command = plain(Cli::command()).disable_help_subcommand(true);
+/// Writes one page of a command line, or all.
+pub(super) fn main(args: &ManArgs, command: Command) -> Result<u8> {
+    let mut command = plain(command).disable_help_subcommand(true);
     command.build();
     match &args.dir {
         Some(directory) => {
@@ -92,13 +92,16 @@ fn after_help(roff: &mut Roff, help: &str) {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
+    use crate::cli::command::Cli;
 
     /// Every command has a page with its options and examples; what is hidden has none.
     #[test]
     fn one_page_per_command() {
         let directory = tempfile::tempdir().unwrap();
-        main(&ManArgs { dir: Some(directory.path().to_owned()) }).unwrap();
+        main(&ManArgs { dir: Some(directory.path().to_owned()) }, Cli::command()).unwrap();
         let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
         let whole = read("drainprof.1");
         assert!(

@@ -200,8 +200,8 @@ impl Output {
     }
 
     /// Clears the screen before the live table is drawn again.
-    pub(super) fn clear(&mut self) -> Result<()> {
-        Ok(self.writer().write_all(b"\x1b[H\x1b[2J")?)
+    pub(super) fn clear(&mut self) -> io::Result<()> {
+        self.writer().write_all(b"\x1b[H\x1b[2J")
     }
 
     /// The writer.

@@ -5,8 +5,8 @@ use std::{fmt::Write as _, io::Write as _, time::Duration};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use drainprof_observe::{
-    Observation,
-    observation::{Options, Step},
+    engine::{Engine, Signals},
+    goal::{Goal, Probing},
 };
 use drainprof_probe::plan::AttachPlan;
 use drainprof_process::{Process, printable, readers};
@@ -18,15 +18,15 @@ use drainprof_report::{
     units,
 };
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    args::{CacheArgs, LevelArg, PlainFormat, SitesArg, duration, ratio},
+    args::{CacheArgs, SizeArgs},
     code,
     drive::block_on,
     exit::Failure,
     options, output,
-    profile::{plans_json, print_plans},
+    plans::{plans_json, print_plans},
+    values::{LevelArg, PlainFormat, SitesArg, duration, ratio},
 };
 
 /// The name and version of the JSON document.
@@ -80,17 +80,22 @@ pub(super) fn main(args: &CheckArgs) -> Result<u8> {
     if let Some(pid) = args.pid {
         let level = args.level.map(Into::into);
         let level = level.or_else(|| profile::levels(profile).last().copied());
-        let profiles = std::slice::from_ref(&args.profile);
-        let options = options::plain(profiles, &[], level, args.sites.into(), &args.cache)?;
-        let options = Options { duration: args.time, ..options };
+        let goal = Goal {
+            probing: Some(Probing { level, ..Probing::of(vec![args.profile.clone()]) }),
+            duration: args.time,
+            sites: args.sites.into(),
+            ..Goal::default()
+        };
+        let sizes = options::sizes(&SizeArgs::default());
+        let options = options::resolve(&goal, sizes, &args.cache)?;
         let process = readers::open(pid)?;
-        let mut observation = Observation::new(options)?;
-        let (plans, findings) = observation.plan(&process)?;
+        let mut engine = Engine::new(options)?;
+        let (plans, findings) = engine.plan(&process)?;
         if text {
             print_plans(&process, &plans, &findings)?;
         }
         if let Some(time) = args.time {
-            let snapshot = block_on(watch(&mut observation, pid, time))?;
+            let snapshot = block_on(watch(&mut engine, pid, time))?;
             let report = Report::build(&snapshot, &report::Options::default());
             let coverage = Coverage::of(&snapshot, &report, &findings, args.max_unmatched);
             if text {
@@ -147,30 +152,14 @@ fn describe(profile: &Profile) -> Result<()> {
 }
 
 /// Attaches for a while, and returns what was seen.
-async fn watch(observation: &mut Observation, pid: u32, time: Duration) -> Result<Snapshot> {
-    // Before anything is said: whoever reads that probes are in place may interrupt at once.
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    observation.add(pid, false)?;
-    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", observation.attached());
-    observation.start();
-    let mut no_events = ();
-    loop {
-        let step = tokio::select! {
-            step = observation.next(&mut no_events) => step?,
-            _ = interrupt.recv() => break,
-        };
-        match step {
-            Step::TimeUp => break,
-            Step::Ended(ended) => {
-                observation.ended(ended, None);
-                if ended == pid {
-                    break;
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(observation.finish(&mut (), |_, _| ())?.0)
+async fn watch(engine: &mut Engine, pid: u32, time: Duration) -> Result<Snapshot> {
+    // Before anything is said: a reader may interrupt at once when probes are in place.
+    let mut signals = Signals::new().context("cannot wait for signals")?;
+    engine.add(pid, false)?;
+    eprintln!("drainprof: attached {} probes to {pid} for {time:?}", engine.attached());
+    engine.start();
+    engine.run(&mut (), &mut signals).await?;
+    Ok(engine.finish(&mut (), |_, _| ())?.0)
 }
 
 /// Writes what was seen.

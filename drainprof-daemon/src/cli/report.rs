@@ -7,12 +7,12 @@ use clap::Args;
 use drainprof_report::{self as report, Verdict, export, export::FORMATS};
 
 use super::{
-    args::{WeightArg, format_names, ratio, require_weight},
     exit::{Failure, code},
     filter::{FilterArgs, ROWS},
     history::{self, StoreArgs},
     output::{Output, require_no_terminal},
     saved,
+    values::{WeightArg, format_names, ratio, require_weight},
 };
 
 /// Formats of which several in a row can be read again.
@@ -27,7 +27,7 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "ID", conflicts_with = "files")]
     window: Option<u64>,
     /// Changes in this time, from the daemon's history: 30m, 2h (text, json).
-    #[arg(long, value_name = "TIME", value_parser = super::args::duration,
+    #[arg(long, value_name = "TIME", value_parser = super::values::duration,
           conflicts_with_all = ["files", "window"])]
     since: Option<Duration>,
     /// With --since: this process only.

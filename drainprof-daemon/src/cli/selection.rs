@@ -38,6 +38,11 @@ pub(super) struct Selection {
 }
 
 impl Selection {
+    /// One process, by its number.
+    pub(super) fn of(pid: u32) -> Self {
+        Self { pid: vec![pid], ..Self::default() }
+    }
+
     /// Whether nothing was selected, which means all processes, or those of the daemon.
     pub(super) const fn is_none(&self) -> bool {
         self.pid.is_empty()
@@ -168,7 +173,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::args::Cli;
+    use crate::cli::command::Cli;
 
     #[derive(clap::Parser)]
     struct One {

@@ -8,16 +8,19 @@ mod stderr;
 use std::{fs::File, io::IsTerminal as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
-use drainprof_observe::{names::SymbolOptions, observation::Options};
-use drainprof_probe::plan::Sites;
+use drainprof_observe::{
+    engine::Options,
+    goal::{Goal, Probing},
+};
 
 use super::{
-    args::{CacheArgs, LevelArg, duration, point_in_time},
+    args::{CacheArgs, SizeArgs},
     ctl::SocketArgs,
     exit::{Failure, code},
     history::StoreArgs,
     options, output,
     selection::Selection,
+    values::{LevelArg, duration, point_in_time},
 };
 use crate::ui::{App, Look, Replay, Seen, Source, shell};
 
@@ -89,8 +92,9 @@ pub(super) fn main(args: &TopArgs) -> Result<u8> {
 
 fn options(args: &TopArgs) -> Result<Options> {
     let level = args.level.map(Into::into);
-    let plain = options::plain(&args.profile, &[], level, Sites::Cheapest, &args.cache)?;
-    Ok(Options { symbols: Some(SymbolOptions::default()), ..plain })
+    let probing = Probing { level, ..Probing::of(args.profile.clone()) };
+    let goal = Goal { probing: Some(probing), symbols: true, ..Goal::default() };
+    options::resolve(&goal, options::sizes(&SizeArgs::default()), &args.cache)
 }
 
 /// Shows what the source has; `past`: a state of it, where it has others than the present.

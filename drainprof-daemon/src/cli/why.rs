@@ -1,7 +1,5 @@
 //! `drainprof why`.
 
-mod command;
-
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
@@ -15,35 +13,30 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use drainprof_census::{Census, Options as CensusOptions, take};
 use drainprof_observe::{
-    names::SymbolOptions,
-    observation::Options,
-    why::{Inquired, Inquiry, Parts},
+    engine::{Signals, launched::Launched},
+    why::{
+        Found, Parts, Sequence,
+        policy::{MAX_HEAP_BYTES, MAX_PROCESSES},
+    },
 };
-use drainprof_probe::{bpf::SessionConfig, kernel::LiveHost, plan::Sites};
+use drainprof_probe::launch::{Disposition, LaunchEvent};
 use drainprof_process::{family, memory::MemoryReader};
-use drainprof_profile::Library;
 use drainprof_report::{
     Verdict, export, units,
     why::{Answer, Measured, Why},
 };
-use tokio::signal::unix::{SignalKind, signal};
 
-use self::command::Command;
 use super::{
-    args::{AnswerFormat, CacheArgs, duration},
+    args::{CacheArgs, SizeArgs},
     code,
     drive::block_on,
+    exit::Failure,
     heaps, options,
     output::Output,
     selection::Selection,
+    values::{AnswerFormat, duration},
 };
 
-/// Processes that are observed; of more, those with most resident memory.
-const MOST: usize = 64;
-/// What the probes may cost, of one CPU.
-const BUDGET: f64 = 0.01;
-/// Heaps with more writable memory are not read.
-const LARGEST: u64 = 64 << 30;
 /// How often the terminal shows how far it is.
 const PROGRESS: Duration = Duration::from_millis(500);
 
@@ -75,41 +68,91 @@ pub(super) fn main(args: &WhyArgs) -> Result<u8> {
     let mut output = Output::open(args.output.as_deref(), 1)?;
     let parts = parts(args)?;
     block_on(async {
+        let mut signals = Signals::new().context("cannot wait for signals")?;
         if args.command.is_empty() {
             let mut unseen = Vec::new();
             let pids = largest(&args.selection, &mut unseen)?;
-            let inquired = inquire(Inquiry::begin(&pids, parts)?, None).await?;
-            return answer(&inquired, unseen, args.format, &mut output);
+            let sequence = Sequence::begin(&pids, parts)?;
+            let found = measure(sequence, None, &mut signals).await?;
+            return answer(&found, unseen, args.format, &mut output);
         }
-        let mut command = Command::start(&args.command).await?;
-        let inquiry = Inquiry::begin(&[command.pid()], Parts { from_start: true, ..parts })?;
-        command.go();
-        let inquired = inquire(inquiry, Some(&mut command)).await?;
-        let left_out = command.release();
+        let mut command = Held::start(&args.command).await?;
+        let parts = Parts { from_start: true, ..parts };
+        let sequence = Sequence::begin(&[command.launched.pid()], parts)?;
+        command.launched.resume(command.launched.pid(), Disposition::KeepTracing);
+        let found = measure(sequence, Some(&mut command), &mut signals).await?;
+        command.launched.release();
+        let left_out = command.left_out;
         let unseen = (left_out > 0).then(|| format!("{left_out} more processes were left out"));
-        let code = answer(&inquired, unseen.into_iter().collect(), args.format, &mut output)?;
-        if let Some(status) = command.ended().await? {
+        let code = answer(&found, unseen.into_iter().collect(), args.format, &mut output)?;
+        command.launched.wait_forwarding(&mut signals).await;
+        if let Some(status) = command.launched.status() {
             eprintln!("drainprof: the command has ended with {status}");
         }
         Ok(code)
     })
 }
 
+/// A command each image of which is held at its first instruction until it is observed.
+struct Held {
+    launched: Launched,
+    /// Processes that run unobserved because there are too many.
+    left_out: usize,
+}
+
+impl Held {
+    /// Starts a command, and returns once it stands at its first instruction.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends before.
+    async fn start(argv: &[OsString]) -> Result<Self> {
+        let mut launched = Launched::start(argv)?;
+        if launched.at_entry().await.context("the command could not be held at its entry")? {
+            return Ok(Self { launched, left_out: 0 });
+        }
+        let text = "the command ended before it could be examined";
+        Err(Failure::new(code::NO_TARGET, text).into())
+    }
+
+    /// Observes what is held, and lets it go on.
+    fn on_event(&mut self, event: LaunchEvent, sequence: &mut Sequence) -> Result<()> {
+        let (pid, from_start) = match event {
+            LaunchEvent::AtEntry { pid, .. } => (pid, true),
+            // It begins with what its parent has.
+            LaunchEvent::Forked { child, .. } => (child, false),
+            LaunchEvent::Exited { .. } => return Ok(()),
+            LaunchEvent::Error { pid, error } => {
+                tracing::warn!(pid, %error, "a process could not be held, and is not observed");
+                return Ok(());
+            }
+        };
+        if sequence.pids().contains(&pid) || sequence.pids().len() < MAX_PROCESSES {
+            let joined = sequence.join(pid, from_start);
+            self.launched.resume(pid, Disposition::KeepTracing);
+            joined?;
+        } else {
+            self.left_out += 1;
+            self.launched.resume(pid, Disposition::Detach);
+        }
+        Ok(())
+    }
+}
+
 /// Writes what was found out.
 fn answer(
-    inquired: &Inquired,
+    found: &Found,
     mut unseen: Vec<String>,
     format: AnswerFormat,
     output: &mut Output,
 ) -> Result<u8> {
-    unseen.extend(inquired.unseen.iter().cloned());
-    let censuses = censuses(inquired, &mut unseen);
+    unseen.extend(found.unseen.iter().cloned());
+    let censuses = censuses(found, &mut unseen);
     let why = Why::of(&Measured {
-        growth: &inquired.growth,
-        probes: &inquired.probes,
+        growth: &found.growth,
+        probes: &found.probes,
         censuses: &censuses,
-        draft: inquired.draft.as_ref(),
-        undrafted: inquired.undrafted.as_deref(),
+        draft: found.draft.as_ref(),
+        undrafted: found.undrafted.as_deref(),
         unseen: &unseen,
     });
     let style = output.style();
@@ -129,7 +172,7 @@ fn answer(
 fn largest(selection: &Selection, unseen: &mut Vec<String>) -> Result<Vec<u32>> {
     let mut pids = Vec::new();
     for process in selection.open()? {
-        // It may have ended since; the observation will say so.
+        // It may have ended since, which the observation finds.
         pids.extend(family(process.pid).unwrap_or_else(|_| vec![process.pid]));
     }
     pids.sort_unstable();
@@ -141,40 +184,19 @@ fn largest(selection: &Selection, unseen: &mut Vec<String>) -> Result<Vec<u32>> 
         Reverse(reading.map(|(reading, _)| reading.rss_bytes))
     };
     pids.sort_by_cached_key(rss);
-    if pids.len() > MOST {
-        unseen.push(format!("{} smaller processes were left out", pids.len() - MOST));
-        pids.truncate(MOST);
+    if pids.len() > MAX_PROCESSES {
+        unseen.push(format!("{} smaller processes were left out", pids.len() - MAX_PROCESSES));
+        pids.truncate(MAX_PROCESSES);
     }
     Ok(pids)
 }
 
-fn probes(args: &WhyArgs) -> Result<Options> {
-    let plain = options::plain(&args.profile, &[], None, Sites::Cheapest, &args.cache)?;
-    let sizes = drainprof_probe::bpf::Sizes {
-        call_paths: drainprof_probe::bpf::Sizes::CALL_PATHS,
-        ..plain.session.sizes
-    };
-    Ok(Options {
-        session: SessionConfig { sizes, ..plain.session },
-        symbols: Some(SymbolOptions::default()),
-        budget: Some(BUDGET),
-        ..plain
-    })
-}
-
-/// Memory, growth by call stack, and probes.
+/// The host, the profiles, and how long.
 fn parts(args: &WhyArgs) -> Result<Parts> {
-    let probes = probes(args)?;
-    let mut memory =
-        Options { library: Library::default(), budget: None, memory: true, ..probes.clone() };
-    memory.side.profiles.clear();
-    memory.session.calls = false;
-    let mut growth = Options { memory: false, ..memory.clone() };
-    growth.session.sizes.growth = true;
-    growth.session.growth = Some(options::growth_offsets(&LiveHost)?);
-    growth.session.growth_paths = true;
+    let (library, profiles) = options::library(&args.profile, &[])?;
+    let host = options::host(true, options::sizes(&SizeArgs::default()), &args.cache)?;
     let (duration, drafts) = (args.duration, drafts(args));
-    Ok(Parts { duration, drafts, from_start: false, memory, growth, probes })
+    Ok(Parts { duration, drafts, from_start: false, host, library, profiles })
 }
 
 /// Where drafts of profiles go: a place of the user's own. None are made where profiles are given.
@@ -183,55 +205,58 @@ fn drafts(args: &WhyArgs) -> Option<PathBuf> {
     cache.map(|directory| directory.join("drafts"))
 }
 
-async fn inquire(mut inquiry: Inquiry, mut command: Option<&mut Command>) -> Result<Inquired> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+/// Measures until the time is up, or a signal asks for the answer.
+async fn measure(
+    mut sequence: Sequence,
+    mut command: Option<&mut Held>,
+    signals: &mut Signals,
+) -> Result<Found> {
     let is_shown = io::stderr().is_terminal();
     if !is_shown {
-        let count = units::counted(inquiry.pids().len() as u64, "process", "processes");
-        eprintln!("drainprof: observing {count} for {:?}", inquiry.duration());
+        let count = units::counted(sequence.pids().len() as u64, "process", "processes");
+        eprintln!("drainprof: observing {count} for {:?}", sequence.duration());
     }
     let mut tick = tokio::time::interval(PROGRESS);
     loop {
         let event = async {
             match &mut command {
-                Some(command) => command.next().await,
+                Some(command) => command.launched.next().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            run = inquiry.run() => {
+            run = sequence.run() => {
                 run?;
                 break;
             }
             event = event => {
-                if let (Some(event), Some(command)) = (event, &mut command) {
-                    command.heard(event, &mut inquiry)?;
+                if let Some(command) = &mut command {
+                    command.on_event(event, &mut sequence)?;
                 }
             }
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            _ = signals.next() => break,
             _ = tick.tick(), if is_shown => {
-                // A terminal that is gone is no trouble.
-                let _ = write!(io::stderr(), "\r\x1b[Kobserving: {:.0} %", inquiry.progress() * 100.0);
+                // A terminal that is gone is no failure.
+                let percent = sequence.progress() * 100.0;
+                let _ = write!(io::stderr(), "\r\x1b[Kobserving: {percent:.0} %");
             }
         }
     }
     if is_shown {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
-    Ok(inquiry.finish()?)
+    Ok(sequence.finish()?)
 }
 
 /// The heaps of the processes that still run.
-fn censuses(inquired: &Inquired, unseen: &mut Vec<String>) -> Vec<Census> {
+fn censuses(found: &Found, unseen: &mut Vec<String>) -> Vec<Census> {
     let options = CensusOptions {
-        largest_bytes: Some(LARGEST),
+        largest_bytes: Some(MAX_HEAP_BYTES),
         contexts: drainprof_census::ContextDetail::Names,
         ..CensusOptions::default()
     };
     let (mut censuses, began) = (Vec::new(), Instant::now());
-    for target in inquired.growth.targets.iter().filter(|target| target.ended.is_none()) {
+    for target in found.growth.targets.iter().filter(|target| target.ended.is_none()) {
         match take(target.pid, &heaps::within(&options, began)) {
             Ok(census) => censuses.push(census),
             Err(error) => {

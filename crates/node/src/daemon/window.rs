@@ -1,22 +1,25 @@
 //! Diagnostic windows: a process is examined as deeply as its profiles allow, for a limited time.
 //!
-//! A window is a `drainprof attach` of its own. So its kernel maps and symbols are gone when it is, whatever it takes
+//! A window is a `drainprof window` of its own, which gets one request in JSON on its stdin. So its kernel maps and symbols are gone when it is, whatever it takes
 //! does not stay in the daemon, and a failure there is a failed window and no more. It ends by itself, on request, or
 //! with the daemon.
 
 use std::{
-    ffi::OsString,
     io,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     time::Duration,
 };
 
+use drainprof_observe::{
+    engine::OVER_BUDGET,
+    goal::{Follow, Goal, Growth, HeapLimits, Probing, Span, WindowRequest},
+};
 use drainprof_profile::Level;
 use drainprof_report::Report;
 use nix::sys::signal::{Signal, kill};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
     sync::oneshot,
     task::JoinHandle,
@@ -29,10 +32,6 @@ use crate::{Outcome, WindowRecord};
 const MAX_REPORT_BYTES: u64 = 64 << 20;
 /// So much of what it says is kept, from the end.
 const MAX_LOG_BYTES: u64 = 16 << 10;
-/// The exit code of a window that cost its process too much.
-const OVER_COST: i32 = 6;
-/// Exit codes with which a report is written: all is well, below a threshold, incomplete, too expensive.
-const WITH_REPORT: [i32; 4] = [0, 3, 5, OVER_COST];
 
 /// How windows are run.
 #[derive(Clone, Debug)]
@@ -81,9 +80,10 @@ pub(super) struct Ended {
 impl Window {
     /// Begins a window of `record.seconds` on `record.pid`. Must be called inside the runtime, on a thread that
     /// lives as long as the daemon: the window ends with it.
-    pub(super) fn begin(record: WindowRecord, options: &WindowOptions) -> io::Result<Self> {
+    pub(super) fn begin(record: WindowRecord, options: WindowOptions) -> io::Result<Self> {
         let mut command = Command::new(&options.program);
-        command.args(arguments(&record, options));
+        command.arg("window");
+        let request = serde_json::to_vec(&request(&record, options))?;
         // What is in the environment is meant for commands that people type.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("DRAINPROF_") {
@@ -93,11 +93,15 @@ impl Window {
         // Nothing is done between fork and exec: so the memory is not copied, which could wait for a process that holds
         // its lock (docs/security.md).
         let mut child = command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // If it does not read that, it has ended, which is reported.
+            tokio::spawn(async move { stdin.write_all(&request).await });
+        }
         let report = tokio::spawn(all_of(child.stdout.take(), MAX_REPORT_BYTES));
         let words = tokio::spawn(all_of(child.stderr.take(), MAX_LOG_BYTES));
         Ok(Self { record, child, report, words })
@@ -147,30 +151,31 @@ impl Window {
     }
 }
 
-/// Arguments of the process of a window.
-fn arguments(record: &WindowRecord, options: &WindowOptions) -> Vec<OsString> {
-    let (pid, length) = (record.pid.to_string(), format!("{:.3}s", record.seconds));
-    let budget = format!("{:.4}", options.budget);
-    // By then, the number may be another process's.
-    let started = options.start_time.to_string();
-    let parent = std::process::id().to_string();
-    let fixed = ["attach", "-o", "json", "--top", "100", "-p", &pid, "-d", &length]
-        .into_iter()
-        .chain(["--started", &started, "--parent", &parent])
-        .chain(["--level", options.level.name(), "--budget", &budget])
-        .chain(options.growth.then_some("--growth"));
-    let mut all: Vec<OsString> = fixed.map(OsString::from).collect();
-    if let Some(largest) = options.census {
-        all.extend(["--census".into(), "--census-limit".into(), largest.to_string().into()]);
-        all.extend(["--census-memory".into(), options.census_memory.to_string().into()]);
-    }
-    for directory in &options.directories {
-        all.extend(["--profile-dir".into(), directory.clone().into_os_string()]);
-    }
-    for profile in &options.profiles {
-        all.extend(["--profile".into(), profile.into()]);
-    }
-    all
+/// What the process of a window is asked for.
+fn request(record: &WindowRecord, options: WindowOptions) -> WindowRequest {
+    let probing = Probing {
+        profiles: options.profiles,
+        profile_dirs: options.directories,
+        level: Some(options.level),
+        sample: 1,
+    };
+    let growth = options.growth.then_some(Growth::Stacks);
+    let heaps = |largest| HeapLimits {
+        process_bytes: Some(largest),
+        memory_bytes: Some(options.census_memory),
+    };
+    let goal = Goal {
+        probing: Some(probing),
+        span: Span::Whole { follow: Follow::No, growth },
+        memory: options.growth,
+        heaps: options.census.map(heaps),
+        budget: Some(options.budget),
+        duration: Some(Duration::try_from_secs_f64(record.seconds).unwrap_or_default()),
+        symbols: true,
+        ..Goal::default()
+    };
+    let (pid, start_time) = (record.pid, options.start_time);
+    WindowRequest { goal, pid, start_time, parent: std::process::id() }
 }
 
 /// Reads to the end, and keeps at most the first `limit` bytes: so that the writer is never held up.
@@ -195,22 +200,24 @@ fn judge(status: io::Result<ExitStatus>, stopped: bool, report: &[u8], words: &[
             text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
         drainprof_process::printable(last.trim_start_matches("drainprof: "))
     };
-    let Some(code) = code.filter(|code| WITH_REPORT.contains(code)) else {
-        return match code {
-            Some(code) => failed(format!("{} (exit code {code})", said())),
-            None => failed(format!("it was killed; its last words: {}", said())),
-        };
-    };
+    match code {
+        Some(0) => {}
+        Some(code) => return failed(format!("{} (exit code {code})", said())),
+        None => return failed(format!("it was killed; its last words: {}", said())),
+    }
     let report: Report = match serde_json::from_slice(report) {
         Ok(report) => report,
         Err(error) => return failed(format!("its report cannot be read: {error}")),
     };
     let gone = report.targets.iter().all(|target| target.ended.is_some());
-    let outcome = match code {
-        OVER_COST => Outcome::OverCost,
-        _ if gone => Outcome::TargetEnded,
-        _ if stopped => Outcome::Interrupted,
-        _ => Outcome::Finished,
+    let outcome = if report.findings.iter().any(|finding| finding.code == OVER_BUDGET) {
+        Outcome::OverCost
+    } else if gone {
+        Outcome::TargetEnded
+    } else if stopped {
+        Outcome::Interrupted
+    } else {
+        Outcome::Finished
     };
     Ended { outcome, report: Some(Box::new(report)), failure: String::new() }
 }
@@ -224,7 +231,7 @@ pub(super) const STOPPING_PATIENCE: Duration = Duration::from_secs(30);
 mod tests {
     use std::os::unix::process::ExitStatusExt as _;
 
-    use drainprof_report::{Options, samples};
+    use drainprof_report::{Finding, Options, Weight, samples};
 
     use super::*;
 
@@ -246,17 +253,24 @@ mod tests {
     fn outcomes() {
         let of = |code, stopped, report: &[u8]| judge(exited(code), stopped, report, b"").outcome;
         assert_eq!(of(0, false, &saved(false)), Outcome::Finished);
-        assert_eq!(of(5, false, &saved(false)), Outcome::Finished);
         assert_eq!(of(0, true, &saved(false)), Outcome::Interrupted);
         assert_eq!(of(0, false, &saved(true)), Outcome::TargetEnded);
-        assert_eq!(of(6, false, &saved(false)), Outcome::OverCost);
+        let mut dear: Report = serde_json::from_slice(&saved(false)).unwrap();
+        dear.findings.push(Finding {
+            code: OVER_BUDGET.to_owned(),
+            weight: Weight::Info,
+            profile: None,
+            instance: None,
+            message: String::new(),
+        });
+        assert_eq!(of(0, false, &serde_json::to_vec(&dear).unwrap()), Outcome::OverCost);
         assert_eq!(of(0, false, b"{"), Outcome::Failed);
         assert_eq!(of(4, false, &saved(false)), Outcome::Failed);
     }
 
     /// A window gets what was decided; growth is watched, and heaps are read, only where that is wanted.
     #[test]
-    fn what_a_window_is_told() {
+    fn what_a_window_is_asked_for() {
         let record = WindowRecord {
             id: 1,
             pid: 4242,
@@ -269,7 +283,7 @@ mod tests {
             outcome: Outcome::Running,
             has_report: false,
         };
-        let reported = |growth| {
+        let asked = |growth| {
             let options = WindowOptions {
                 start_time: 4711,
                 program: PathBuf::from("drainprof"),
@@ -281,19 +295,20 @@ mod tests {
                 profiles: vec!["nginx".to_owned()],
                 directories: vec![PathBuf::from("/etc/own")],
             };
-            let words = arguments(&record, &options);
-            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+            request(&record, options)
         };
-        let parent = std::process::id();
-        let fixed = format!(
-            "attach -o json --top 100 -p 4242 -d 2.500s --started 4711 --parent {parent} --level stacks --budget 0.2000"
-        );
-        let places = "--profile-dir /etc/own --profile nginx";
-        assert_eq!(reported(false), format!("{fixed} {places}"));
+        let WindowRequest { goal, pid, start_time, parent } = asked(false);
+        assert_eq!((pid, start_time, parent), (4242, 4711, std::process::id()));
+        assert_eq!((goal.growth(), goal.heaps, goal.budget), (None, None, Some(0.2)));
+        assert_eq!(goal.duration, Some(Duration::from_millis(2500)));
+        let probing = goal.probing.unwrap();
         assert_eq!(
-            reported(true),
-            format!("{fixed} --growth --census --census-limit 4096 --census-memory 512 {places}")
+            (&probing.profiles[..], probing.level),
+            (&["nginx".to_owned()][..], Some(Level::Stacks))
         );
+        let deep = asked(true).goal;
+        let limits = HeapLimits { process_bytes: Some(4096), memory_bytes: Some(512) };
+        assert_eq!((deep.growth(), deep.heaps), (Some(Growth::Stacks), Some(limits)));
     }
 
     /// A failure is reported with the last thing that was said, without control characters.

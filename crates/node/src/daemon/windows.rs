@@ -125,7 +125,7 @@ impl Windows {
             profiles: config.daemon.profiles.clone(),
             directories: config.daemon.profile_directories.clone(),
         };
-        let window = Window::begin(record.clone(), &options).map_err(|error| {
+        let window = Window::begin(record.clone(), options).map_err(|error| {
             self.grants.end(now, pid);
             Refusal::Failed { message: format!("cannot start the window's process: {error}") }
         })?;

@@ -13,7 +13,7 @@ use super::{
     Ending, Side, lifecycle,
     pins::{Close, Granule, PathNumbers, Pins, add_live},
 };
-use crate::observation::Sink;
+use crate::engine::Sink;
 
 /// Sweeps at most, where pins are freed between a sweep and what is read of the ring.
 const ROUNDS: usize = 3;

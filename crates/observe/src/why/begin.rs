@@ -1,40 +1,60 @@
-//! How the parts of an inquiry are begun: observations of processes that may end meanwhile, and that no profile may match.
+//! How goals are begun: with processes that may end meanwhile, and that no profile may match.
 
 use std::io;
 
-use drainprof_profile::{Kind, Level};
-use drainprof_report::Report;
+use drainprof_profile::Library;
 
 use crate::{
-    Observation, ObserveError,
-    observation::{Options, Step},
+    ObserveError,
+    engine::{Engine, Options, Step},
+    goal::{Goal, Host},
 };
+
+/// On which host goals are pursued, and with which profiles.
+pub(super) struct Setting {
+    host: Host,
+    library: Library,
+    profiles: Vec<String>,
+}
+
+impl Setting {
+    pub(super) const fn new(host: Host, library: Library, profiles: Vec<String>) -> Self {
+        Self { host, library, profiles }
+    }
+
+    pub(super) fn with_profiles(&self, goal: &Goal) -> Options {
+        goal.on(self.host.clone(), self.library.clone(), self.profiles.clone())
+    }
+
+    pub(super) fn without_profiles(&self, goal: &Goal) -> Options {
+        goal.on(self.host.clone(), Library::default(), Vec::new())
+    }
+
+    /// With one profile alone, of another library.
+    pub(super) fn with_one(&self, goal: &Goal, library: Library, profile: &str) -> Options {
+        goal.on(self.host.clone(), library, vec![profile.to_owned()])
+    }
+}
 
 /// Observes processes, of which some may have ended.
 pub(super) fn begun(
     pids: &[u32],
     options: Options,
     from_start: bool,
-) -> Result<Observation, ObserveError> {
-    let mut observation = Observation::new(options)?;
+) -> Result<Engine, ObserveError> {
+    let mut engine = Engine::new(options)?;
     let mut gone = None;
     for &pid in pids {
-        match observation.add(pid, from_start) {
+        match engine.add(pid, from_start) {
             Err(ObserveError::Target(error)) => gone = Some(error),
             added => added?,
         }
     }
-    if let Some(error) = gone.filter(|_| observation.running().is_empty()) {
+    if let Some(error) = gone.filter(|_| engine.running().is_empty()) {
         return Err(error.into());
     }
-    observation.start();
-    Ok(observation)
-}
-
-pub(super) fn at(options: &Options, level: Level) -> Options {
-    let mut options = options.clone();
-    options.side.level = Some(level);
-    options
+    engine.start();
+    Ok(engine)
 }
 
 /// Places probes in all processes that a profile matches; `None` where there is none.
@@ -43,7 +63,7 @@ pub(super) fn place(
     options: Options,
     from_start: bool,
     unseen: &mut Vec<String>,
-) -> Option<Observation> {
+) -> Option<Engine> {
     let mut say = |error: &ObserveError| {
         let text = format!("no probes: {error}");
         tracing::debug!("{text}");
@@ -51,7 +71,7 @@ pub(super) fn place(
             unseen.push(text);
         }
     };
-    let mut probes = match Observation::new(options) {
+    let mut probes = match Engine::new(options) {
         Ok(probes) => probes,
         Err(error) => {
             say(&error);
@@ -70,18 +90,7 @@ pub(super) fn place(
     })
 }
 
-/// Whether a deeper level would say more: something is pinned, or could not be decided.
-pub(super) fn wants_more(report: &Report) -> bool {
-    let allocators = report.targets.iter().flat_map(|target| &target.allocators);
-    allocators.filter(|allocator| allocator.not_measurable.is_none()).any(|allocator| {
-        let granules = &allocator.granules;
-        let undecided = granules.decided() == 0 && granules.unknown > 0;
-        allocator.kind == Kind::Drain && (granules.pinned > 0 || undecided)
-            || allocator.overdue.granules > 0
-    })
-}
-
-pub(super) async fn next(probes: &mut Option<Observation>) -> io::Result<Step> {
+pub(super) async fn next(probes: &mut Option<Engine>) -> io::Result<Step> {
     match probes {
         Some(probes) => probes.next(&mut ()).await,
         None => std::future::pending().await,

@@ -15,9 +15,11 @@ use drainprof_process::{DebugSearch, printable, readers::open};
 use drainprof_profile::{Kind, Level, Library, Role, draft::Draft};
 use drainprof_report::{Report, coverage::Coverage, facts::Snapshot, why::Drafted};
 
+use super::begin::Setting;
 use crate::{
     draft::{Listed, Wanted},
-    observation::Options,
+    engine::Options,
+    goal::Goal,
 };
 
 /// So many members that are freed after the close prove the kind `drain`; so many closes of each sort, a live count.
@@ -89,16 +91,20 @@ impl Trial {
         Ok(Self { path, profile, kind, bulk, live, wrong_bytes: false })
     }
 
-    /// The options with the draft alone, at its first level.
-    pub(super) fn options(
-        &self,
-        options: &Options,
-        level: Option<Level>,
-    ) -> Result<Options, String> {
-        let mut options = with_draft(options, &self.path, &self.profile)?;
-        let first = if self.kind == Kind::Drain { Level::Objects } else { Level::Boundary };
-        options.side.level = Some(level.unwrap_or(first));
-        Ok(options)
+    /// The level at which it is tried.
+    pub(super) const fn first_level(&self) -> Level {
+        match self.kind {
+            Kind::Drain => Level::Objects,
+            Kind::Bulk | Kind::Slab => Level::Boundary,
+        }
+    }
+
+    /// A goal with the draft alone.
+    ///
+    /// # Errors
+    /// If the draft cannot be read.
+    pub(super) fn options(&self, setting: &Setting, goal: &Goal) -> Result<Options, String> {
+        with_draft(setting, goal, &self.path, &self.profile)
     }
 
     /// Judges by what was counted.
@@ -151,18 +157,20 @@ impl Trial {
         Ok(())
     }
 
-    /// The options with the draft that judges closes by what granules say of themselves; `None`: they say nothing. It has a
+    /// A goal with the draft that judges closes by what granules say of themselves; `None`: they say nothing. It has a
     /// file of its own until it is proven.
     ///
     /// # Errors
     /// If it cannot be saved.
-    pub(super) fn live_options(&self, options: &Options) -> Result<Option<Options>, String> {
+    pub(super) fn live_options(
+        &self,
+        setting: &Setting,
+        goal: &Goal,
+    ) -> Result<Option<Options>, String> {
         let Some(live) = &self.live else { return Ok(None) };
         let path = self.live_path();
         let profile = save(&path, &self.shown(live))?;
-        let mut options = with_draft(options, &path, &profile)?;
-        options.side.level = Some(Level::Boundary);
-        Ok(Some(options))
+        with_draft(setting, goal, &path, &profile).map(Some)
     }
 
     /// Closes judged by what granules say were judged alike by counting: then the profile does so from now on. Returns the
@@ -201,7 +209,7 @@ impl Trial {
     }
 
     /// What the answer says of it.
-    pub(super) fn told(&self, against: Option<String>) -> Drafted {
+    pub(super) fn drafted(&self, against: Option<String>) -> Drafted {
         Drafted {
             path: self.path.display().to_string(),
             profile: self.profile.clone(),
@@ -212,13 +220,16 @@ impl Trial {
     }
 }
 
-/// The options with one drafted profile alone.
-fn with_draft(options: &Options, path: &Path, profile: &str) -> Result<Options, String> {
+/// A goal with one drafted profile alone.
+fn with_draft(
+    setting: &Setting,
+    goal: &Goal,
+    path: &Path,
+    profile: &str,
+) -> Result<Options, String> {
     let path = path.to_path_buf();
     let library = Library::load(&[path], &[]).map_err(|error| error.to_string())?;
-    let mut options = Options { library, ..options.clone() };
-    options.side.profiles = vec![profile.to_owned()];
-    Ok(options)
+    Ok(setting.with_one(goal, library, profile))
 }
 
 /// Granules hold at least half of what was allocated in them, and less than a gigabyte; or say nothing.

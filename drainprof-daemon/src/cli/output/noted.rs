@@ -54,12 +54,12 @@ fn note(written: &io::Result<usize>) {
 }
 
 /// What went wrong first with stdout, unless its reader has had enough.
-pub(in crate::cli) fn failure() -> Option<io::Error> {
+pub(crate) fn failure() -> Option<io::Error> {
     let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner).take();
     failed.filter(|error| error.kind() != io::ErrorKind::BrokenPipe || is_unread())
 }
 
 /// Whether stdout was a pipe whose reader was gone before the first byte.
-pub(in crate::cli) fn is_unread() -> bool {
+pub(crate) fn is_unread() -> bool {
     IS_UNREAD.load(Ordering::SeqCst)
 }

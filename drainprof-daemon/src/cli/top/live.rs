@@ -1,4 +1,4 @@
-//! States without a daemon: an observation of our own, and one more for each diagnostic window.
+//! States without a daemon: an engine of our own, and one more for each diagnostic window.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,10 +8,7 @@ use std::{
 };
 
 use drainprof_node::{Answer, NodeState, Outcome, Refusal, Request, WindowRecord};
-use drainprof_observe::{
-    Observation,
-    observation::{Options, Step},
-};
+use drainprof_observe::engine::{Engine, Options, Step};
 use drainprof_probe::bpf::Sizes;
 use drainprof_process::{Process, memory::MemoryReader, printable, readers};
 use drainprof_profile::Level;
@@ -36,15 +33,11 @@ const LISTED: usize = 100;
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// Puts probes into the processes that were selected; what cannot be observed is left out as long as others can.
-fn start(
-    options: Options,
-    processes: &[Process],
-    selection: &Selection,
-) -> anyhow::Result<Observation> {
-    let mut observation = Observation::new(options)?;
+fn start(options: Options, processes: &[Process], selection: &Selection) -> anyhow::Result<Engine> {
+    let mut engine = Engine::new(options)?;
     let mut left_out = None;
     for process in processes {
-        match observation.add(process.pid, false) {
+        match engine.add(process.pid, false) {
             Err(error) if selection.may_leave_out(&error) => {
                 tracing::warn!("not observed: {error}");
                 left_out = Some(error);
@@ -52,34 +45,34 @@ fn start(
             added => added?,
         }
     }
-    match left_out.filter(|_| observation.running().is_empty()) {
+    match left_out.filter(|_| engine.running().is_empty()) {
         Some(error) => Err(error.into()),
-        None => Ok(observation),
+        None => Ok(engine),
     }
 }
 
 /// Takes notice of all that has happened. Does not wait.
-fn turn(observation: &mut Observation) -> io::Result<()> {
-    observation.turn(&mut ())?;
-    while let Some(step) = observation.step() {
+fn turn(engine: &mut Engine) -> io::Result<()> {
+    engine.turn(&mut ())?;
+    while let Some(step) = engine.step() {
         if let Step::Ended(pid) = step {
-            observation.ended(pid, None);
+            engine.ended(pid, None);
         }
     }
     Ok(())
 }
 
 /// What is known now, with the names that are known now.
-fn report(observation: &mut Observation, slack: u64) -> Report {
+fn report(engine: &mut Engine, slack: u64) -> Report {
     let options =
         report::Options { kernel: kernel_release(), top: TOP, slack, ..report::Options::default() };
-    Report::build(&observation.snapshot(), &options)
+    Report::build(&engine.snapshot(), &options)
 }
 
 /// A window that has not left its report yet.
 struct Window {
     record: WindowRecord,
-    observation: Observation,
+    engine: Engine,
     /// When it is over.
     until: Instant,
     /// When it was over, and how it ended: its report waits for names, and it shows as running until then.
@@ -89,7 +82,7 @@ struct Window {
 /// Processes that are examined from the command line.
 pub(super) struct Live {
     options: Options,
-    observation: Observation,
+    engine: Engine,
     memory: MemoryReader,
     courses: Courses,
     period: Duration,
@@ -111,7 +104,7 @@ impl Live {
         length: Duration,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            observation: start(options.clone(), processes, selection)?,
+            engine: start(options.clone(), processes, selection)?,
             options,
             memory: MemoryReader::new(),
             courses: Courses::default(),
@@ -127,20 +120,20 @@ impl Live {
 
     /// Takes all probes out.
     pub(super) fn finish(mut self) {
-        let window = self.window.as_mut().map(|window| &mut window.observation);
-        for observation in [&mut self.observation].into_iter().chain(window) {
-            if let Err(error) = observation.stop(&mut ()) {
+        let window = self.window.as_mut().map(|window| &mut window.engine);
+        for engine in [&mut self.engine].into_iter().chain(window) {
+            if let Err(error) = engine.stop(&mut ()) {
                 tracing::debug!(%error, "the last events are missing");
             }
-            if let Some(detaching) = observation.detach() {
+            if let Some(detaching) = engine.detach() {
                 detaching.wait();
             }
         }
     }
 
     fn state(&mut self) -> NodeState {
-        let report = report(&mut self.observation, SLACK);
-        let pids = self.observation.running();
+        let report = report(&mut self.engine, SLACK);
+        let pids = self.engine.running();
         self.memory.begin();
         let read = self.memory.read_each(pids).into_iter();
         let memory: BTreeMap<_, _> = read.filter_map(|(pid, read)| Some((pid, read?.0))).collect();
@@ -160,7 +153,7 @@ impl Live {
             let message = "a window runs already; wait until it is over".to_owned();
             return Err(Refusal::NotNow { message });
         }
-        if !self.observation.running().contains(&pid) {
+        if !self.engine.running().contains(&pid) {
             let message = format!("process {pid} is not watched, or has ended");
             return Err(Refusal::NotFound { message });
         }
@@ -179,8 +172,8 @@ impl Live {
             message: format!("no window on process {pid}: {error:#}"),
         };
         let process = readers::open(pid).map_err(|error| failed(&error.into()))?;
-        let mut observation = Observation::new(options).map_err(|error| failed(&error.into()))?;
-        observation.add(pid, false).map_err(|error| failed(&error.into()))?;
+        let mut engine = Engine::new(options).map_err(|error| failed(&error.into()))?;
+        engine.add(pid, false).map_err(|error| failed(&error.into()))?;
         self.last += 1;
         let record = WindowRecord {
             id: self.last,
@@ -195,7 +188,7 @@ impl Live {
             has_report: false,
         };
         let until = Instant::now() + length;
-        let window = Window { record: record.clone(), observation, until, over: None };
+        let window = Window { record: record.clone(), engine, until, over: None };
         self.window = Some(Box::new(window));
         Ok(record)
     }
@@ -204,23 +197,23 @@ impl Live {
     fn drive_window(&mut self) -> io::Result<()> {
         let Some(mut window) = self.window.take() else { return Ok(()) };
         let now = Instant::now();
-        let ended = window.observation.running().is_empty();
+        let ended = window.engine.running().is_empty();
         let Some((over, outcome)) = window.over else {
-            turn(&mut window.observation)?;
+            turn(&mut window.engine)?;
             if now >= window.until || ended {
-                window.observation.stop(&mut ())?;
+                window.engine.stop(&mut ())?;
                 let outcome = if ended { Outcome::TargetEnded } else { Outcome::Finished };
                 window.over = Some((now, outcome));
                 let past = unix_ms().saturating_sub(window.record.began_unix_ms);
                 window.record.seconds = past as f64 / 1000.0;
                 // The probes go in the background meanwhile.
-                drop(window.observation.detach());
+                drop(window.engine.detach());
             }
             self.window = Some(window);
             return Ok(());
         };
-        let report = report(&mut window.observation, 0);
-        if window.observation.is_naming() && over.elapsed() < NAMING {
+        let report = report(&mut window.engine, 0);
+        if window.engine.is_naming() && over.elapsed() < NAMING {
             self.window = Some(window);
             return Ok(());
         }
@@ -247,12 +240,12 @@ impl Source for Live {
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let window = self.window.iter().filter(|window| window.over.is_none());
-        let all = [&self.observation].into_iter().chain(window.map(|window| &window.observation));
-        all.map(Observation::descriptor).collect()
+        let all = [&self.engine].into_iter().chain(window.map(|window| &window.engine));
+        all.map(Engine::descriptor).collect()
     }
 
     fn poll(&mut self) -> Result<Option<NodeState>, SourceError> {
-        turn(&mut self.observation)
+        turn(&mut self.engine)
             .and_then(|()| self.drive_window())
             .map_err(|error| SourceError::because("cannot wait for events", error))?;
         let now = Instant::now();
@@ -268,7 +261,7 @@ impl Source for Live {
         Ok(match request {
             Request::State => Ok(Answer::State { state: Box::new(self.state()) }),
             Request::Report { pid } => {
-                let mut report = report(&mut self.observation, SLACK);
+                let mut report = report(&mut self.engine, SLACK);
                 report.targets.retain(|target| target.pid == *pid);
                 if report.targets.is_empty() {
                     not_found(format!("process {pid} is not watched"))

@@ -12,11 +12,11 @@ use drainprof_report::{
     values::{Share, Time},
 };
 
-use crate::cli::exit::{Failure, code};
+use super::exit::{Failure, code};
 
 /// Formats of commands that write a table of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum PlainFormat {
+pub(super) enum PlainFormat {
     /// A table for people.
     Text,
     /// One JSON document.
@@ -25,7 +25,7 @@ pub(in crate::cli) enum PlainFormat {
 
 /// Formats of commands that answer for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum AnswerFormat {
+pub(super) enum AnswerFormat {
     /// A page for people.
     Text,
     /// One page for a browser, in one file.
@@ -39,7 +39,7 @@ macro_rules! choices {
     ($(#[$meta:meta])* $name:ident for $target:ty { $($(#[$doc:meta])* $choice:ident,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-        pub(in crate::cli) enum $name {
+        pub(super) enum $name {
             $($(#[$doc])* $choice,)*
         }
 
@@ -87,7 +87,7 @@ choices! {
 
 impl WeightArg {
     /// Whether it is reported only with `--growth`.
-    pub(in crate::cli) const fn is_of_growth(self) -> bool {
+    pub(super) const fn is_of_growth(self) -> bool {
         matches!(self, Self::Faults | Self::Heap | Self::Mappings)
     }
 }
@@ -96,7 +96,7 @@ impl WeightArg {
 const WITH_WIDTHS: [&str; 2] = ["folded", "flamegraph"];
 
 /// Refuses widths that a report does not have, where it has others: they would be none.
-pub(in crate::cli) fn require_weight(
+pub(super) fn require_weight(
     format: &Format,
     weight: WeightArg,
     report: &Report,
@@ -131,7 +131,7 @@ choices! {
     }
 }
 
-pub(in crate::cli) fn format_names() -> clap::builder::PossibleValuesParser {
+pub(super) fn format_names() -> clap::builder::PossibleValuesParser {
     FORMATS
         .iter()
         .map(|format| clap::builder::PossibleValue::new(format.name).help(format.what))
@@ -141,7 +141,7 @@ pub(in crate::cli) fn format_names() -> clap::builder::PossibleValuesParser {
 
 /// What probes may cost: a share of one CPU, or `none` for anything.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::cli) struct Budget(pub(in crate::cli) Option<f64>);
+pub(super) struct Budget(pub(super) Option<f64>);
 
 /// `0.05`, `5%`, or `none`.
 pub(super) fn budget(text: &str) -> Result<Budget, String> {
@@ -155,7 +155,7 @@ pub(super) fn budget(text: &str) -> Result<Budget, String> {
 }
 
 /// A part of a whole: `0.95`, `95%`.
-pub(in crate::cli) fn ratio(text: &str) -> Result<f64, String> {
+pub(super) fn ratio(text: &str) -> Result<f64, String> {
     let Share(ratio) = text.parse()?;
     (0.0..=1.0)
         .contains(&ratio)
@@ -164,7 +164,7 @@ pub(in crate::cli) fn ratio(text: &str) -> Result<f64, String> {
 }
 
 /// A time with its unit, or a number of seconds.
-pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
         Err(_) => text.parse().map(Time::get),
@@ -172,7 +172,7 @@ pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A point in time, in milliseconds since 1970.
-pub(in crate::cli) fn point_in_time(text: &str) -> Result<u64, String> {
+pub(super) fn point_in_time(text: &str) -> Result<u64, String> {
     drainprof_report::values::unix_ms(text, &jiff::Zoned::now())
 }
 

@@ -1,17 +1,22 @@
 //! The observe loop: a [`Side`] with everything that has to happen in time.
 //!
-//! [`Observation::turn`] does what is due and never waits. A program with a loop of its own calls it when
-//! [`Observation::descriptor`] is readable or [`Observation::due`] has come; [`Observation::next`] waits in a tokio runtime.
+//! [`Engine::turn`] does what is due and never waits. A program with a loop of its own calls it when
+//! [`Engine::descriptor`] is readable or [`Engine::due`] has come; [`Engine::next`] waits in a tokio runtime.
 //! Both report [`Step`]s. Events go to a [`Sink`].
 
 mod budget;
+pub mod command;
 mod cycle;
+mod drive;
 mod family;
 mod governor;
+pub mod launched;
 mod memory;
 mod naming;
 mod poller;
+mod signals;
 mod terms;
+mod windows;
 
 use std::{
     collections::VecDeque,
@@ -34,9 +39,8 @@ use self::{
     poller::Poller,
 };
 pub use self::{
-    family::Excluded,
-    governor::Saving,
-    terms::{Options, Sink, Step},
+    signals::Signals,
+    terms::{End, Excluded, OVER_BUDGET, Options, Saving, Sink, Step},
 };
 use crate::{Ending, ObserveError, Side, quiesce, side::pins::PathNumbers};
 
@@ -48,7 +52,7 @@ const RECLAIM: Duration = Duration::from_millis(200);
 const STACKS: usize = 64;
 
 /// Observes processes, in duty cycles or all the time.
-pub struct Observation {
+pub struct Engine {
     stage: Stage,
     cycle: Option<Cycle>,
     poller: Poller,
@@ -74,9 +78,11 @@ pub struct Observation {
     /// Call stacks that events have named.
     paths: PathNumbers,
     memories: Option<Memories>,
+    /// Processes whose families are observed.
+    families: Vec<u32>,
 }
 
-impl Observation {
+impl Engine {
     /// Loads the kernel side. Nothing is attached.
     pub fn new(options: Options) -> Result<Self, ObserveError> {
         let Options { session, library, side, symbols, interval, duration, budget, memory } =
@@ -106,6 +112,7 @@ impl Observation {
             history: History::default(),
             paths: PathNumbers::default(),
             memories: memory.then(Memories::new),
+            families: Vec::new(),
         })
     }
 
@@ -131,9 +138,16 @@ impl Observation {
         let now = Instant::now();
         self.tick = self.interval.map(|interval| now + interval);
         self.deadline = self.duration.map(|duration| now + duration);
+        self.say_began(false);
         self.start_cycle();
         // Growth is judged over the whole time.
         self.read_memory();
+    }
+
+    /// Says what is observed from now on.
+    fn say_began(&mut self, again: bool) {
+        let (probes, pids) = (self.attached(), self.running());
+        self.steps.push_back(Step::Began { again, probes, pids });
     }
 
     fn read_memory(&mut self) {
@@ -177,13 +191,13 @@ impl Observation {
         self.stage.observing().map_or(0, Side::attached)
     }
 
-    /// Readable when [`Observation::turn`] has something to do.
+    /// Readable when [`Engine::turn`] has something to do.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.poller.descriptor()
     }
 
-    /// When [`Observation::turn`] has something to do, whether or not anything happens before.
+    /// When [`Engine::turn`] has something to do, whether or not anything happens before.
     #[must_use]
     pub fn due(&self) -> Instant {
         if self.more_stacks || self.more_events || !self.steps.is_empty() {

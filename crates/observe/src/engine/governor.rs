@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drainprof_profile::Level;
 use drainprof_report::facts::Duty;
 
 use super::{
-    Observation, Sink,
+    Engine,
     budget::Budget,
     cycle::{Cycle, Stage},
+    terms::{Saving, Sink},
 };
 use crate::{Side, side::windows::Resting};
 
@@ -28,18 +28,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// second each and more: the pause after a window is as long as all of that wants.
 const FOR_WINDOWS: f64 = 0.5;
 
-/// How less is spent from now on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Saving {
-    /// At another level, from the beginning again: [`super::Step::BeganAgain`] comes when its probes are in place.
-    Level(Level),
-    /// In parts of the time.
-    Duty(Duty),
-    /// Nothing can be left out: the caller ends the observation.
-    Nothing,
-}
-
-impl Observation {
+impl Engine {
     /// Observes less, after [`super::Step::OverBudget`] with its share.
     pub fn spend_less(&mut self, sink: &mut impl Sink, share: f64) -> io::Result<Saving> {
         let Some(budget) = self.budget.map(Budget::share) else {
