@@ -391,6 +391,15 @@ macro_rules! counter {
 }
 
 impl Totals {
+    /// Adds other counters.
+    pub fn add(&mut self, more: &Self) {
+        let sums: &mut [u64] = bytemuck::cast_slice_mut(core::slice::from_mut(self));
+        let more: &[u64] = bytemuck::cast_slice(core::slice::from_ref(more));
+        for (sum, more) in sums.iter_mut().zip(more) {
+            *sum = sum.saturating_add(*more);
+        }
+    }
+
     /// Closes of all outcomes; what was migrated or ended with a parent is not closed.
     #[must_use]
     pub const fn closed(&self) -> u64 {

@@ -5,6 +5,7 @@ use std::io;
 
 use drainprof_census::HeapSummary;
 use drainprof_report::{
+    Counts, Kind,
     export::{
         Error, Style,
         curves::{self, Curve},
@@ -17,7 +18,7 @@ use serde::Serialize;
 
 use crate::{
     WindowRecord,
-    store::{Event, HeapPoint, ProcessChange, ProfileSeries, Series, Sums},
+    store::{Event, HeapPoint, ProcessChange, ProfileSeries, Series},
 };
 
 /// Columns of a sparkline.
@@ -107,7 +108,8 @@ pub fn course_svg(
         add("resident memory".to_owned(), rss.collect());
         for profile in &series.profiles {
             let points = profile.points.iter();
-            let retained = points.filter_map(|at| Some((at.unix_ms, at.counts.retained_bytes?)));
+            let retained =
+                points.filter_map(|at| Some((at.unix_ms, at.counts.held.retained_bytes?)));
             add(
                 format!("retained, {},", shown(&profile.profile, MAX_NAME_CHARS)),
                 retained.collect(),
@@ -184,7 +186,7 @@ fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
     let retained: Vec<_> = profile
         .points
         .iter()
-        .filter_map(|point| Some((point.unix_ms, point.counts.retained_bytes? as f64)))
+        .filter_map(|point| Some((point.unix_ms, point.counts.held.retained_bytes? as f64)))
         .collect();
     let mut title = name.as_str();
     if profile.kind == "drain" {
@@ -196,7 +198,7 @@ fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
         let open: Vec<_> = profile
             .points
             .iter()
-            .map(|point| (point.unix_ms, point.counts.open_now as f64))
+            .map(|point| (point.unix_ms, point.counts.held.open_now as f64))
             .collect();
         rows.push(line(title, "open", &open, span, &|value| format!("{value:.0}")));
     } else {
@@ -206,14 +208,14 @@ fn profile_lines(profile: &ProfileSeries, span: (u64, u64), rows: &mut Rows) {
 
 /// The DSR of the closes in each column's time; a column without a decided close has none.
 fn dsr_course(profile: &ProfileSeries, span: (u64, u64)) -> Vec<(u64, f64)> {
-    let mut columns: Vec<(u64, Sums)> = vec![(0, Sums::default()); CURVE_COLUMNS];
+    let mut columns: Vec<(u64, Counts)> = vec![(0, Counts::default()); CURVE_COLUMNS];
     for point in &profile.points {
         if let Some((time, sums)) = columns.get_mut(column(point.unix_ms, span)) {
             *time = point.unix_ms;
-            *sums = sums.plus(point.added);
+            sums.add(point.added);
         }
     }
-    columns.into_iter().filter_map(|(time, sums)| Some((time, sums.dsr()?))).collect()
+    columns.into_iter().filter_map(|(time, sums)| Some((time, sums.dsr(Kind::Drain)?))).collect()
 }
 
 fn line(
@@ -294,7 +296,7 @@ pub fn changes_text(
         }
         for profile in &process.profiles {
             let sums = profile.sums;
-            let closes = sums.drainable.saturating_add(sums.pinned).saturating_add(sums.unknown);
+            let closes = sums.closed();
             let mut row =
                 vec![name.clone(), level.clone(), shown(&profile.profile, MAX_NAME_CHARS)];
             row.extend(memory.clone());

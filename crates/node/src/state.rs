@@ -237,14 +237,9 @@ pub struct Counts {
     /// `drain`, `bulk` or `slab`.
     #[schemars(extend("enum" = ["drain", "bulk", "slab"]))]
     pub kind: String,
-    /// Granules opened.
-    pub opened: u64,
-    /// Closes with no live object.
-    pub drainable: u64,
-    /// Closes with at least one.
-    pub pinned: u64,
-    /// Closes that could not be decided, and all closes of kinds that decide none.
-    pub unknown: u64,
+    /// Its opens and closes.
+    #[serde(flatten)]
+    pub granules: drainprof_report::Counts,
     /// Objects allocated, at the levels that trace objects.
     pub allocated: u64,
     /// Objects freed, at the levels that trace objects.
@@ -255,12 +250,9 @@ pub struct Counts {
     pub cost_seconds: f64,
     /// Processes that run now.
     pub processes: u64,
-    /// Granules open now, in those that run.
-    pub open_now: u64,
-    /// Granules retained now; null where that is not known at this level.
-    pub retained_granules: Option<u64>,
-    /// Their bytes; null also where the profile knows none.
-    pub retained_bytes: Option<u64>,
+    /// What those that run hold now.
+    #[serde(flatten)]
+    pub held: drainprof_report::Held,
     /// Times from pinned closes to late drains, at the levels that trace objects.
     #[serde(default)]
     pub pin_delays: PinDelays,

@@ -7,7 +7,7 @@ use drainprof_profile::Finding as PlanFinding;
 
 use crate::{
     census,
-    facts::{self, AllocatorFacts, DutyFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
+    facts::{AllocatorFacts, GranuleFacts, ProbeFacts, Snapshot, TargetFacts},
     finding, frame, growth,
     health::{self, Health},
     identity,
@@ -16,8 +16,7 @@ use crate::{
     lifetimes, measurable,
     memory::Memory,
     model::{
-        Began, Cost, Duty, Ended, Finding, Host, Probe, Report, SCHEMA, SelfUse, Target, Tool,
-        Weight, Window,
+        Cost, Finding, Host, Probe, Report, SCHEMA, SelfUse, Severity, Target, Tool, Window,
         allocator::{
             Allocator, Granules, Objects, OpenGranule, PinnedGranule, Pins, Retention, dsr,
         },
@@ -41,9 +40,12 @@ impl Report {
             host: Host { kernel: options.kernel.clone() },
             complete: Health::from_counts(&snapshot.losses).complete(),
             losses: losses(snapshot),
-            window: Window { seconds: window, duty: snapshot.duty.map(duty) },
+            window: Window { seconds: window, duty: snapshot.duty },
             pressure: snapshot.pressure,
-            self_use: self_use(&snapshot.self_use, window),
+            self_use: SelfUse {
+                cpu_ratio: (window > 0.0).then(|| snapshot.self_use.cpu_seconds / window),
+                ..snapshot.self_use
+            },
             symbols: snapshot.symbols.as_ref().map(frame::symbols),
             findings: Vec::new(),
             system: options.system,
@@ -70,26 +72,6 @@ impl Report {
                 Some((target, allocator.profile.as_str(), because))
             })
         })
-    }
-}
-
-fn duty(facts: DutyFacts) -> Duty {
-    Duty {
-        on_seconds: facts.duty.on.as_secs_f64(),
-        period_seconds: facts.duty.period.as_secs_f64(),
-        windows: facts.windows,
-        observed_seconds: facts.observed.as_secs_f64(),
-    }
-}
-
-fn self_use(facts: &facts::SelfUse, window: f64) -> SelfUse {
-    let cpu_seconds = facts.cpu.as_secs_f64();
-    SelfUse {
-        cpu_seconds,
-        cpu_ratio: (window > 0.0).then(|| cpu_seconds / window),
-        rss_bytes: facts.rss_bytes,
-        peak_rss_bytes: facts.peak_rss_bytes,
-        map_bytes: facts.map_bytes,
     }
 }
 
@@ -122,7 +104,7 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
             frame::add(&mut shown, &facts.frames);
             if snapshot.sample > 1 {
                 sampling::add(&mut shown, allocator_facts, snapshot.sample);
-                // Which frees are of objects in pages that are not in the sample, nobody knows.
+                // Which frees are of objects in pages outside the sample is not known.
                 if let Some(census) = &mut shown.census {
                     census.unknown_frees = None;
                 }
@@ -138,28 +120,16 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
         comm: facts.comm.clone(),
         exe: facts.exe.clone(),
         container: facts.container.clone(),
-        began: match facts.began {
-            facts::Began::Attached => Began::Attached,
-            facts::Began::FromStart => Began::FromStart,
-            facts::Began::Forked(from_target) => Began::Forked { from_target },
-            facts::Began::Exec(from_target) => Began::Exec { from_target },
-        },
-        ended: facts.ended.map(|ended| match ended {
-            facts::Ended::Exit(None) => Ended::Exit { code: None, signal: None },
-            facts::Ended::Exit(Some(Ok(code))) => Ended::Exit { code: Some(code), signal: None },
-            facts::Ended::Exit(Some(Err(signal))) => {
-                Ended::Exit { code: None, signal: Some(signal) }
-            }
-            facts::Ended::Exec => Ended::Exec,
-        }),
+        began: facts.began,
+        ended: facts.ended,
         rss_bytes: facts.rss_bytes,
         memory: facts.memory.as_ref().and_then(Memory::of),
         findings: facts
             .findings
             .iter()
-            // Told as what it is for the report as a whole.
+            // It is a finding of the report as a whole.
             .filter(|finding| finding.code != "not_measurable")
-            .map(told_at_attach)
+            .map(of_plan)
             .collect(),
         cost: cost(&probes, snapshot),
         probes,
@@ -170,11 +140,11 @@ fn target(facts: &TargetFacts, snapshot: &Snapshot, options: &Options) -> Target
     }
 }
 
-/// What planning and attaching had to say is passed on as it is.
-fn told_at_attach(finding: &PlanFinding) -> Finding {
+/// What planning and attaching found stays as it is.
+fn of_plan(finding: &PlanFinding) -> Finding {
     Finding {
         code: finding.code.clone(),
-        weight: Weight::Info,
+        severity: Severity::Info,
         profile: None,
         instance: None,
         message: finding.message.clone(),
@@ -304,8 +274,8 @@ fn open_granules(
 ) -> Vec<OpenGranule> {
     // An open that was not seen (0) is older than every one that was.
     // Of a page that was there before nothing is known, not even that anything old is in it.
-    let is_told = |granule: &&GranuleFacts| !(facts.profile.implicit && granule.opened_ns == 0);
-    oldest(facts, false, |granule| granule.opened_ns, now_ns, options, is_told)
+    let is_listed = |granule: &&GranuleFacts| !(facts.profile.implicit && granule.opened_ns == 0);
+    oldest(facts, false, |granule| granule.opened_ns, now_ns, options, is_listed)
         .map(|granule| OpenGranule {
             id: format!("{:#x}", granule.id),
             generation: granule.generation,
@@ -352,10 +322,10 @@ fn oldest<'a>(
     since: fn(&GranuleFacts) -> u64,
     now_ns: u64,
     options: &Options,
-    is_told: impl Fn(&&GranuleFacts) -> bool,
+    is_listed: impl Fn(&&GranuleFacts) -> bool,
 ) -> impl Iterator<Item = &'a GranuleFacts> {
     let granules = facts.granules.iter().filter(|granule| granule.closed == closed);
-    let granules = granules.filter(is_told);
+    let granules = granules.filter(is_listed);
     let mut granules: Vec<_> =
         granules.filter(|granule| listed(granule, since(granule), now_ns, options)).collect();
     granules.sort_by_key(|granule| (since(granule), granule.id, granule.generation));

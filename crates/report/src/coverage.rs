@@ -8,7 +8,7 @@ use drainprof_common::loss::Loss;
 use drainprof_profile::Finding as PlanFinding;
 use serde::Serialize;
 
-use super::{Report, Weight};
+use super::{Report, Severity};
 use crate::{
     facts::{ProbeFacts, Snapshot},
     health::Health,
@@ -214,7 +214,7 @@ fn of_report(report: &Report) -> Vec<Warning> {
     let findings = report.findings.iter().chain(report.targets.iter().flat_map(|t| &t.findings));
     let mut warnings: Vec<Warning> = findings
         .filter(|finding| {
-            SUSPICIONS.contains(&finding.code.as_str()) && finding.weight != Weight::Info
+            SUSPICIONS.contains(&finding.code.as_str()) && finding.severity != Severity::Info
         })
         .map(|finding| Warning { code: finding.code.clone(), message: finding.message.clone() })
         .collect();

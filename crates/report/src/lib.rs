@@ -6,6 +6,7 @@
 
 mod build;
 mod census;
+mod counts;
 pub mod coverage;
 pub mod diff;
 pub mod export;
@@ -39,14 +40,15 @@ pub mod values;
 mod verdict;
 pub mod why;
 
+pub use counts::{Counts, Held};
 pub use drainprof_process::{Frame, Inlined, Module, PathEnd};
 pub use invariants::{invariants, invariants_within};
 pub use kind::Kind;
 pub use lifetimes::{OVERDUE_FACTOR, OVERDUE_MIN_CLOSES, OVERDUE_RULE};
 pub use memory::Memory;
 pub use model::{
-    Began, Cost, Duty, Ended, Finding, Host, Probe, Report, SCHEMA, SelfUse, Symbols, Target, Tool,
-    Weight, Window,
+    Began, Cost, Duty, Ended, Finding, Host, Probe, Report, SCHEMA, SelfUse, Severity, Symbols,
+    Target, Tool, Window,
     allocator::{
         Allocator, Estimates, Granules, Lifetimes, Objects, OpenGranule, Overdue, PinnedGranule,
         Pins, Place, Retention, Sampling, dsr,

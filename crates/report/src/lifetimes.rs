@@ -149,7 +149,7 @@ mod tests {
             (allocator.granules.open_now, allocator.overdue.granules, places, listed)
         };
         assert_eq!(counts(&snapshot), (2, 1, 1, 1));
-        snapshot.targets[0].ended = Some(Ended::Exit(Some(Ok(0))));
+        snapshot.targets[0].ended = Some(Ended::exit(Some(Ok(0))));
         assert_eq!(counts(&snapshot), (2, 0, 0, 0));
     }
 

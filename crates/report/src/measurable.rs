@@ -57,16 +57,17 @@ fn reason(snapshot: &Snapshot, target: &TargetFacts, allocator: &AllocatorFacts)
     let same = |other: &&AllocatorFacts| {
         other.profile.name == profile.name && other.level == allocator.level
     };
-    let counts = Counts::of(target.allocators.iter().filter(same).map(|facts| &facts.totals));
+    let mut counts = Totals::default();
+    target.allocators.iter().filter(same).for_each(|facts| counts.add(&facts.totals));
     let opens = allocator.level != Level::Close
         && profile.probes.iter().any(|probe| probe.role == Role::Open);
     let reads_live = !allocator.level.has_objects()
         && profile.kind == Kind::Drain
         && profile.probes.iter().any(|probe| probe.has(Key::Live));
     uncomputed(&probes, reads_live)
-        .or_else(|| if reads_live { counts.uncounted() } else { None })
+        .or_else(|| if reads_live { uncounted(&counts) } else { None })
         .or_else(|| rejected(&probes, &counts))
-        .or_else(|| if opens { counts.unmatched() } else { None })
+        .or_else(|| if opens { unmatched(&counts) } else { None })
 }
 
 /// Calls of all probes of one role.
@@ -124,10 +125,10 @@ fn uncomputed(probes: &[&ProbeFacts], reads_live: bool) -> Option<String> {
 }
 
 /// Nearly all opens are rejected, and granules are closed all the same.
-fn rejected(probes: &[&ProbeFacts], counts: &Counts) -> Option<String> {
+fn rejected(probes: &[&ProbeFacts], counts: &Totals) -> Option<String> {
     let calls = Calls::of(probes, Role::Open);
     let failed = calls.rejected.saturating_add(calls.faults);
-    let closes = counts.closed + counts.unmatched;
+    let closes = counts.closed() + counts.unmatched_closes;
     (nearly_all(failed, calls.judged) && closes >= ENOUGH && closes > 2 * counts.opened).then(|| {
         format!(
             "{failed} of {} opens were rejected by the profile's `when` ({}), while {closes} granules were closed; \
@@ -138,61 +139,37 @@ fn rejected(probes: &[&ProbeFacts], counts: &Counts) -> Option<String> {
     })
 }
 
-/// What was counted of all instances.
-#[derive(Default)]
-struct Counts {
-    opened: u64,
-    opened_before: u64,
-    reopened: u64,
-    closed: u64,
-    unknown: u64,
-    unmatched: u64,
+/// Live counts that say nothing: the program does not count.
+fn uncounted(counts: &Totals) -> Option<String> {
+    nearly_all(counts.unknown, counts.closed()).then(|| {
+        format!(
+            "{} of {} closes came without a live count; attach with --level objects",
+            counts.unknown,
+            counts.closed()
+        )
+    })
 }
 
-impl Counts {
-    fn of<'a>(totals: impl Iterator<Item = &'a Totals>) -> Self {
-        totals.fold(Self::default(), |mut sum, totals| {
-            sum.opened += totals.opened;
-            sum.opened_before += totals.opened_before;
-            sum.reopened += totals.reopened;
-            sum.closed += totals.closed();
-            sum.unknown += totals.unknown;
-            sum.unmatched += totals.unmatched_closes;
-            sum
-        })
+/// Closes name other granules than opens do. A program may close twice, and what was open before the attach
+/// is closed once; neither leaves opens without a close.
+fn unmatched(counts: &Totals) -> Option<String> {
+    let Totals { opened, opened_before, reopened, unmatched_closes: unmatched, .. } = *counts;
+    let closed = counts.closed();
+    let twice = nearly_all(unmatched, closed + unmatched) && 2 * opened < closed;
+    let elsewhere = nearly_all(opened_before, closed) && 2 * reopened > opened && opened >= ENOUGH;
+    if twice {
+        return Some(format!(
+            "{unmatched} of {} closes are of granules whose open was not seen; the profile misses an open \
+             function, or is for another build",
+            closed + unmatched
+        ));
     }
-
-    /// Live counts that say nothing: the program does not count.
-    fn uncounted(&self) -> Option<String> {
-        nearly_all(self.unknown, self.closed).then(|| {
-            format!(
-                "{} of {} closes came without a live count; attach with --level objects",
-                self.unknown, self.closed
-            )
-        })
-    }
-
-    /// Closes name other granules than opens do. A program may close twice, and what was open before the attach
-    /// is closed once; neither leaves opens without a close.
-    fn unmatched(&self) -> Option<String> {
-        let Self { opened, opened_before, reopened, closed, unmatched, .. } = *self;
-        let twice = nearly_all(unmatched, closed + unmatched) && 2 * opened < closed;
-        let elsewhere =
-            nearly_all(opened_before, closed) && 2 * reopened > opened && opened >= ENOUGH;
-        if twice {
-            return Some(format!(
-                "{unmatched} of {} closes are of granules whose open was not seen; the profile misses an open \
-                 function, or is for another build",
-                closed + unmatched
-            ));
-        }
-        elsewhere.then(|| {
-            format!(
-                "{opened_before} of {closed} closes are of other granules than those that were opened; the profile \
-                 is for another build"
-            )
-        })
-    }
+    elsewhere.then(|| {
+        format!(
+            "{opened_before} of {closed} closes are of other granules than those that were opened; the profile \
+             is for another build"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ pub struct Duty {
 }
 
 /// drainprof's own use of the machine (the probes' cost falls on the targets and is not in it).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SelfUse {
     /// User and system time since the attach.
     pub cpu_seconds: f64,
@@ -160,7 +160,8 @@ pub struct Symbols {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Weight {
+#[schemars(rename = "Weight")]
+pub enum Severity {
     /// Good to know.
     Info,
     /// Something to examine.
@@ -175,7 +176,8 @@ pub struct Finding {
     /// A short, stable name.
     pub code: String,
     /// How much it matters.
-    pub weight: Weight,
+    #[serde(rename = "weight")]
+    pub severity: Severity,
     /// The profile that it is about; null: the process, or the report as a whole.
     pub profile: Option<String>,
     /// The allocator instance that it is about.
@@ -220,6 +222,14 @@ pub enum Ended {
     },
     /// It called exec; the new image is another target.
     Exec,
+}
+
+impl Ended {
+    /// An exit, with the status where the process is our child: the code or the signal.
+    #[must_use]
+    pub fn exit(status: Option<Result<i32, i32>>) -> Self {
+        Self::Exit { code: status.and_then(Result::ok), signal: status.and_then(Result::err) }
+    }
 }
 
 /// One process incarnation.

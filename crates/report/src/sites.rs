@@ -163,10 +163,10 @@ impl<'a> Joined<'a> {
             id: None,
             granules_pinned: pinned,
             share: (all > 0).then(|| pinned as f64 / all as f64),
-            objects: self.sum(|part| part.pins),
-            bytes: sizes(self.sum(|part| part.pin_bytes)),
-            objects_live: self.sum(|part| part.pins_live),
-            bytes_live: sizes(self.sum(|part| part.pins_live_bytes)),
+            pins: self.sum(|part| part.pins),
+            pin_bytes: sizes(self.sum(|part| part.pin_bytes)),
+            pins_live: self.sum(|part| part.pins_live),
+            pin_bytes_live: sizes(self.sum(|part| part.pins_live_bytes)),
             granules_retained: self
                 .granules(|part| part.granules_retained, self.allocator.retained_granules),
             retained_bytes: (known.bytes && self.allocator.left_retained == 0)

@@ -101,7 +101,8 @@ fn wait(client: &mut Client, opened: &WindowRecord) -> Result<WindowRecord> {
     let patience = planned.saturating_add(ENDING_GRACE);
     let began = Instant::now();
     loop {
-        let Answer::Windows { windows } = client.ask(&Request::Windows { limit: MAX_WINDOWS })? else {
+        let Answer::Windows { windows } = client.ask(&Request::Windows { limit: MAX_WINDOWS })?
+        else {
             bail!("the daemon has answered something else than was asked");
         };
         match windows.into_iter().find(|window| window.id == opened.id) {

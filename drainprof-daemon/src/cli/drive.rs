@@ -10,7 +10,7 @@ use drainprof_observe::engine::{Engine, OVER_BUDGET, Saving, Sink, Step};
 use drainprof_probe::bpf::Detaching;
 use drainprof_process::{printable, printable_lines};
 use drainprof_report::{
-    self as report, Finding, Report, Verdict, Weight,
+    self as report, Finding, Report, Severity, Verdict,
     export::{self, Exporter, Format, Interval, live},
     facts::{CallPath, EventFacts, Names, Snapshot},
     filter::Filter,
@@ -181,7 +181,7 @@ impl Reporter {
         self.before = None;
         self.savings.push(Finding {
             code: code.to_owned(),
-            weight: Weight::Info,
+            severity: Severity::Info,
             profile: None,
             instance: None,
             message,

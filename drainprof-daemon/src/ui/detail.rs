@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use drainprof_node::{Alert, AlertState, Outcome, WindowRecord};
-use drainprof_report::{Allocator, Frame, Growth, PinClass, Site, Weight, export::shown, units};
+use drainprof_report::{Allocator, Frame, Growth, PinClass, Severity, Site, export::shown, units};
 
 use super::{
     ages::ages,
@@ -115,7 +115,12 @@ fn process(row: &Row<'_>, out: &mut Lines) {
     let labels = &target.labels;
     out.push(
         Tone::Heading,
-        format!("{}[{}]  {}", shown(&target.comm, NAME_CHARS), target.pid, shown(&target.exe, NAME_CHARS)),
+        format!(
+            "{}[{}]  {}",
+            shown(&target.comm, NAME_CHARS),
+            target.pid,
+            shown(&target.exe, NAME_CHARS)
+        ),
     );
     let places = [
         ("container", &labels.container),
@@ -274,7 +279,10 @@ fn counts(row: &Row<'_>, allocator: &Allocator, out: &mut Lines) {
     if let Some(verdict) = retention.verdict {
         let reason = retention.verdict_reason.as_deref().unwrap_or_default();
         let tone = if verdict == Growth::LinearLeak { Tone::Bad } else { Tone::Plain };
-        out.sentence(tone, &format!("course: {}. {}", verdict.words(), shown(reason, 2 * NAME_CHARS)));
+        out.sentence(
+            tone,
+            &format!("course: {}. {}", verdict.words(), shown(reason, 2 * NAME_CHARS)),
+        );
     }
 }
 
@@ -396,10 +404,10 @@ fn findings(row: &Row<'_>, out: &mut Lines) {
             out.heading("Findings");
             headed = true;
         }
-        let (word, tone) = match finding.weight {
-            Weight::Info => ("note", Tone::Plain),
-            Weight::Warning => ("warning", Tone::Warning),
-            Weight::Error => ("error", Tone::Bad),
+        let (word, tone) = match finding.severity {
+            Severity::Info => ("note", Tone::Plain),
+            Severity::Warning => ("warning", Tone::Warning),
+            Severity::Error => ("error", Tone::Bad),
         };
         out.sentence(tone, &format!("{word}: {}", shown(&finding.message, 4 * NAME_CHARS)));
     }

@@ -121,22 +121,21 @@ fn target(process: &ProcessMoment, readings: &[(u64, MemoryReading)], now: u64) 
 /// All allocators of a profile as one; `None` for a kind that this version does not know.
 fn allocator(of: &ProfileMoment, level: Option<Level>) -> Option<Allocator> {
     let kind = KINDS.into_iter().find(|kind| kind.name() == of.kind)?;
-    let counts = of.counts;
-    let decided = counts.drainable.saturating_add(counts.pinned);
+    let (counts, held) = (of.counts.granules, of.counts.held);
     Some(Allocator {
         granules: Granules {
             opened: counts.opened,
-            closed: decided.saturating_add(counts.unknown),
+            closed: counts.closed(),
             drainable: counts.drainable,
             pinned: counts.pinned,
             unknown: counts.unknown,
-            open_now: counts.open_now,
+            open_now: held.open_now,
             ..Granules::default()
         },
-        dsr: drainprof_report::dsr(kind, counts.drainable, counts.pinned),
+        dsr: counts.dsr(kind),
         retention: Retention {
-            granules: counts.retained_granules,
-            bytes: counts.retained_bytes,
+            granules: held.retained_granules,
+            bytes: held.retained_bytes,
             ..Retention::default()
         },
         ..Allocator::unknown(&of.profile, kind, level.unwrap_or(Level::Boundary))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use drainprof_node::{Alert, AlertState, NodeState, NodeTarget};
 use drainprof_profile::Level;
-use drainprof_report::{Allocator, Kind};
+use drainprof_report::{Allocator, Counts, Kind};
 
 /// What a row is about, in all states that it is in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,34 +142,25 @@ pub(super) fn rates(before: &NodeState, now: &NodeState) -> BTreeMap<RowKey, Rat
     }
     let mut earlier = BTreeMap::new();
     for (target, allocator) in allocators(before) {
-        let counts = (allocator.granules, allocator.pins.bytes);
+        let counts = (Counts::from(allocator.granules), allocator.pins.bytes);
         earlier.insert(RowKey::of(target, Some(allocator)), counts);
     }
     for (target, allocator) in allocators(now) {
         let key = RowKey::of(target, Some(allocator));
-        let (Some((then, then_bytes)), now) = (earlier.get(&key), allocator.granules) else {
-            continue;
-        };
+        let Some((then, then_bytes)) = earlier.get(&key) else { continue };
         // Counts never fall; where they do, it was attached again, and what came in between is not known.
-        let (Some(opened), Some(closed), Some(pinned), Some(drainable)) = (
-            now.opened.checked_sub(then.opened),
-            now.closed.checked_sub(then.closed),
-            now.pinned.checked_sub(then.pinned),
-            now.drainable.checked_sub(then.drainable),
-        ) else {
-            continue;
-        };
+        let Some(new) = Counts::from(allocator.granules).since(*then) else { continue };
         let per_second = |count: u64| count as f64 / seconds;
         let bytes = allocator.pins.bytes.zip(*then_bytes);
         let pinned_bytes = bytes.and_then(|(now, then)| now.checked_sub(then));
         rates.insert(
             key,
             Rates {
-                opens: per_second(opened),
-                closes: per_second(closed),
-                pinned: per_second(pinned),
+                opens: per_second(new.opened),
+                closes: per_second(new.closed()),
+                pinned: per_second(new.pinned),
                 pinned_bytes: pinned_bytes.map(per_second),
-                dsr: drainprof_report::dsr(allocator.kind, drainable, pinned),
+                dsr: new.dsr(allocator.kind),
             },
         );
     }

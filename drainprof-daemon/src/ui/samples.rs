@@ -9,7 +9,7 @@ use drainprof_process::memory::{MemoryReading, Pressure, Waiting};
 use drainprof_profile::Level;
 use drainprof_report::{
     Allocator, Bucket, Cost, Finding, Frame, Granules, Growth, Kind, Lifetimes, OpenGranule,
-    PathEnd, PinClass, PinnedGranule, Report, Retention, SelfUse, Site, SiteFrame, Tool, Weight,
+    PathEnd, PinClass, PinnedGranule, Report, Retention, SelfUse, Severity, Site, SiteFrame, Tool,
 };
 
 /// When the first state is taken.
@@ -107,7 +107,7 @@ pub(crate) fn state() -> NodeState {
     }];
     service.findings = vec![Finding {
         code: "leak".to_owned(),
-        weight: Weight::Warning,
+        severity: Severity::Warning,
         profile: Some("epoch-demo".to_owned()),
         instance: None,
         message: "retention grows by 990.0 KiB/s and does not stop".to_owned(),
@@ -199,7 +199,7 @@ fn leaking() -> Allocator {
     let site = Site {
         granules_pinned: 2_474,
         share: Some(1.0),
-        objects: 2_474,
+        pins: 2_474,
         granules_retained: 2_474,
         retained_bytes: Some(10_133_504),
         class: Some(PinClass::Fundamental),

@@ -16,7 +16,7 @@ use drainprof_process::{
 };
 use drainprof_profile::Library;
 use drainprof_report::{
-    Report, SelfUse, Tool,
+    Report, Tool,
     health::{Health, Line},
 };
 use tokio::{
@@ -353,8 +353,8 @@ impl Service {
         incomplete.extend(view.reports().flat_map(|(_, report)| not_measurable(report)));
         let uptime_seconds = self.began.elapsed().as_secs_f64();
         let map_bytes = view.reports().map(|(_, report)| report.self_use.map_bytes).sum();
-        let mut self_use = own_use(map_bytes);
-        self_use.cpu_ratio = Some(self_use.cpu_seconds / uptime_seconds.max(1e-9));
+        let mut own = self_use(Duration::ZERO, map_bytes);
+        own.cpu_ratio = Some(own.cpu_seconds / uptime_seconds.max(1e-9));
         let state = NodeState {
             unix_ms: unix_ms(),
             uptime_seconds,
@@ -364,7 +364,7 @@ impl Service {
             complete: incomplete.is_empty(),
             incomplete,
             losses,
-            self_use,
+            self_use: own,
             pressure,
             targets: self.roster.states(view),
             processes_late: self.roster.processes_late(),
@@ -453,7 +453,7 @@ fn empty_state() -> NodeState {
         complete: true,
         incomplete: Vec::new(),
         losses: super::counters::no_losses(),
-        self_use: own_use(0),
+        self_use: self_use(Duration::ZERO, 0),
         pressure: None,
         targets: Vec::new(),
         processes_late: 0,
@@ -483,18 +483,6 @@ fn not_measurable(report: &Report) -> Vec<String> {
             )
         })
         .collect()
-}
-
-/// What this process uses, and has used.
-fn own_use(map_bytes: u64) -> SelfUse {
-    let facts = self_use(Duration::ZERO, map_bytes);
-    SelfUse {
-        cpu_seconds: facts.cpu.as_secs_f64(),
-        cpu_ratio: None,
-        rss_bytes: facts.rss_bytes,
-        peak_rss_bytes: facts.peak_rss_bytes,
-        map_bytes: facts.map_bytes,
-    }
 }
 
 /// Notifies systemd, if it has started the daemon.

@@ -9,7 +9,7 @@ use drainprof_process::{
     printable,
 };
 use drainprof_profile::{Kind, Level};
-use drainprof_report::{Allocator, Cost, Finding, Target, Weight, facts::TargetFacts};
+use drainprof_report::{Allocator, Cost, Finding, Severity, Target, facts::TargetFacts};
 
 use super::{counters::ProcessId, observed::Observed};
 use crate::{
@@ -129,7 +129,7 @@ impl Tracked {
         tracing::warn!(pid, %error, "cannot attach the probes");
         self.not_attached = Some(Finding {
             code: "not_attached".to_owned(),
-            weight: Weight::Warning,
+            severity: Severity::Warning,
             profile: None,
             instance: None,
             message: error.to_string(),

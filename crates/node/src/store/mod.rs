@@ -26,7 +26,7 @@ pub use history::{
 pub use moment::{Event, HeapPoint, Moment, ProcessMoment, ProfileCounts, ProfileMoment};
 pub use options::{DEFAULT_PATH, DENSE, LEAST_BYTES, Options, SPACING};
 pub use replay::replay;
-pub use tally::{Sums, Tally};
+pub use tally::Tally;
 pub use writer::{Status, Writer};
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use drainprof_census::HeapSummary;
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
-use drainprof_report::Allocator;
+use drainprof_report::{Allocator, Counts, Held};
 
 use crate::{AlertState, Labels, NodeState, NodeTarget};
 
@@ -95,20 +95,12 @@ pub struct HeapPoint {
 /// for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ProfileCounts {
-    /// Granules opened.
-    pub opened: u64,
-    /// Closes with no live object.
-    pub drainable: u64,
-    /// Closes with at least one.
-    pub pinned: u64,
-    /// Closes that could not be decided, and all closes of kinds that decide none.
-    pub unknown: u64,
-    /// Granules that were open at that time.
-    pub open_now: u64,
-    /// Granules that were retained; `None` where that is not known at this level.
-    pub retained_granules: Option<u64>,
-    /// Their bytes; `None` also where the profile knows none.
-    pub retained_bytes: Option<u64>,
+    /// Opens and closes so far.
+    #[serde(flatten)]
+    pub granules: Counts,
+    /// What was held at that time.
+    #[serde(flatten)]
+    pub held: Held,
 }
 
 /// Something that has happened.
@@ -268,31 +260,13 @@ impl ProcessMoment {
 
 impl ProfileCounts {
     fn of(allocator: &Allocator) -> Self {
-        let granules = &allocator.granules;
-        let (drainable, pinned) = (granules.drainable, granules.pinned);
-        Self {
-            opened: granules.opened,
-            drainable,
-            pinned,
-            unknown: granules.closed.saturating_sub(drainable.saturating_add(pinned)),
-            open_now: granules.open_now,
-            retained_granules: allocator.retention.granules,
-            retained_bytes: allocator.retention.bytes,
-        }
+        Self { granules: allocator.granules.into(), held: allocator.into() }
     }
 
     /// Both together; what is not known of one is not known of both.
-    fn plus(self, other: Self) -> Self {
-        let both = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
-        Self {
-            opened: self.opened.saturating_add(other.opened),
-            drainable: self.drainable.saturating_add(other.drainable),
-            pinned: self.pinned.saturating_add(other.pinned),
-            unknown: self.unknown.saturating_add(other.unknown),
-            open_now: self.open_now.saturating_add(other.open_now),
-            retained_granules: both(self.retained_granules, other.retained_granules),
-            retained_bytes: both(self.retained_bytes, other.retained_bytes),
-        }
+    fn plus(mut self, other: Self) -> Self {
+        self.granules.add(other.granules);
+        Self { held: self.held.and(other.held), ..self }
     }
 }
 

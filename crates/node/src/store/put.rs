@@ -158,13 +158,13 @@ pub(super) fn moment(
                 id,
                 row.id,
                 profile,
-                signed(of.opened),
-                signed(of.drainable),
-                signed(of.pinned),
-                signed(of.unknown),
-                signed(of.open_now),
-                of.retained_granules.map(signed),
-                of.retained_bytes.map(signed),
+                signed(of.granules.opened),
+                signed(of.granules.drainable),
+                signed(of.granules.pinned),
+                signed(of.granules.unknown),
+                signed(of.held.open_now),
+                of.held.retained_granules.map(signed),
+                of.held.retained_bytes.map(signed),
             ])?;
         }
         known.processes.insert(key, row);

@@ -26,8 +26,8 @@ impl Symbols {
             return;
         }
         let parent = match facts.began {
-            Began::Forked(parent) => Some(parent),
-            Began::Attached | Began::FromStart | Began::Exec(_) => None,
+            Began::Forked { from_target } => Some(from_target),
+            Began::Attached | Began::FromStart | Began::Exec { .. } => None,
         };
         let inherited = parent.and_then(|parent| self.targets.get(&parent));
         let root = match inherited {

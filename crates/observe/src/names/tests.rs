@@ -113,7 +113,7 @@ fn ended_processes() {
     drop(process);
 
     let mut after = snapshot(pid, &[place]);
-    after.targets[0].ended = Some(Ended::Exit(None));
+    after.targets[0].ended = Some(Ended::exit(None));
     assert_eq!(named(&mut met, &mut after.clone()).named, 1);
     assert_eq!(named(&mut late, &mut after.clone()).named, 0);
 
@@ -146,11 +146,11 @@ fn paths_are_placed_when_they_are_found() {
     drop(process);
 
     let mut after = snapshot(pid, &[place]);
-    after.targets[0].ended = Some(Ended::Exit(None));
+    after.targets[0].ended = Some(Ended::exit(None));
     assert_eq!(named(&mut late, &mut after.clone()).named, 0);
     let mut child = snapshot(u32::MAX, &[place]).targets.remove(0);
-    (child.target, child.ended) = (1, Some(Ended::Exit(None)));
-    child.began = Began::Forked(0);
+    (child.target, child.ended) = (1, Some(Ended::exit(None)));
+    child.began = Began::Forked { from_target: 0 };
     after.targets.push(child);
     let facts = named(&mut early, &mut after);
     assert_eq!((facts.named, facts.pending), (2, 0), "{:?}", facts.troubles);
@@ -183,8 +183,8 @@ fn forked_children() {
     let place = inside_opens(process.pid(), &path);
     let mut both = snapshot(process.pid(), &[]);
     let mut child = snapshot(u32::MAX, &[place]).targets.remove(0);
-    (child.target, child.ended) = (1, Some(Ended::Exit(None)));
-    child.began = Began::Forked(0);
+    (child.target, child.ended) = (1, Some(Ended::exit(None)));
+    child.began = Began::Forked { from_target: 0 };
     both.targets.push(child);
     assert_eq!(named(&mut symbols(), &mut both.clone()).named, 1);
     both.targets[1].began = Began::Attached;

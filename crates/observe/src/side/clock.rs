@@ -102,8 +102,8 @@ impl Clock {
 #[must_use]
 pub fn self_use(at_start: Duration, map_bytes: u64) -> SelfUse {
     let (rss_bytes, peak_rss_bytes) = own_memory();
-    let cpu = own_cpu().saturating_sub(at_start);
-    SelfUse { cpu, rss_bytes, peak_rss_bytes, map_bytes }
+    let cpu_seconds = own_cpu().saturating_sub(at_start).as_secs_f64();
+    SelfUse { cpu_seconds, cpu_ratio: None, rss_bytes, peak_rss_bytes, map_bytes }
 }
 
 /// Resident memory of this process now and at most, bytes.

@@ -83,7 +83,7 @@ impl Growth {
                 if !self.ledgers.contains_key(&number) {
                     // A forked child's heap ends where its parent's did.
                     let heap_end = match targets.get(number).map(Target::began) {
-                        Some(Began::Forked(parent)) => {
+                        Some(Began::Forked { from_target: parent }) => {
                             self.ledgers.get(&parent).and_then(MappingLedger::heap_end)
                         }
                         _ => None,

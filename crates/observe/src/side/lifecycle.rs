@@ -47,7 +47,7 @@ impl Side {
         let (pid, number) = (event.tgid, event.target_b);
         let parent = self.targets.get(event.target).map(Target::program).unwrap_or_default();
         let process = children.remove(&pid).or_else(|| self.opened(pid));
-        let began = Began::Forked(event.target);
+        let began = Began::Forked { from_target: event.target };
         let mut target =
             Target::new(number, pid, began, process.as_ref()).inside(self.container_of(pid));
         // A child of vfork has an image of its own by now.
@@ -74,7 +74,8 @@ impl Side {
         let process = self.opened(pid);
         // Of a process that was no target before: nothing was missed of it.
         let is_newcomer = event.target == 0;
-        let began = if is_newcomer { Began::FromStart } else { Began::Exec(event.target) };
+        let began =
+            if is_newcomer { Began::FromStart } else { Began::Exec { from_target: event.target } };
         let mut target =
             Target::new(number, pid, began, process.as_ref()).inside(self.container_of(pid));
         if let Some(program) = self.programs.of(event).filter(|_| is_newcomer) {

@@ -380,7 +380,7 @@ impl Side {
     pub fn ended(&mut self, pid: u32, status: Option<Result<i32, i32>>) {
         let Some(number) = self.targets.of_pid(pid).map(Target::number) else { return };
         self.end_curves(number);
-        self.targets.end(pid, Ended::Exit(status));
+        self.targets.end(pid, Ended::exit(status));
         self.session.disarm_target(pid, number);
     }
 

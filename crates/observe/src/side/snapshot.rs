@@ -8,16 +8,12 @@ use std::{
 use drainprof_common::{
     hist::{Hist, Of},
     loss::Loss,
-    maps::Totals,
     spec::LABEL_BYTES,
     state::BEFORE,
 };
 use drainprof_probe::bpf::{GranuleRecord, SeriesRecord};
 use drainprof_process::{PathEnd, read_memory, readers::each_memory};
-use drainprof_report::{
-    facts::{AllocatorFacts, DutyFacts, GranuleFacts, Moment, SiteFacts, Snapshot},
-    series::{HeldSeries, LiveSeries},
-};
+use drainprof_report::facts::{AllocatorFacts, GranuleFacts, Moment, SiteFacts, Snapshot};
 
 use super::{Side, allocators::Allocator, clock::now_ns, targets::Target};
 
@@ -36,7 +32,7 @@ impl Side {
     pub fn snapshot(&mut self) -> Snapshot {
         let now = self.window();
         let Some(duty) = self.duty else { return now };
-        let duty = DutyFacts { duty, windows: self.windows(), observed: self.observed() };
+        let duty = duty.after(self.windows(), self.observed());
         Snapshot { duty: Some(duty), ..self.windows.join(now) }
     }
 
@@ -174,7 +170,6 @@ impl Side {
         let is_over = self.targets.has_ended(state.key.target);
         let at_ns = (!is_over).then(|| self.clock.at_ns());
         Some(AllocatorFacts {
-            instance: state.key.instance,
             destroyed,
             totals: *totals,
             open_now: state.open_now,
@@ -188,7 +183,7 @@ impl Side {
             live_over_time: self.curves.live(allocators, record, at_ns),
             sites: own.sites,
             granules: if destroyed { Vec::new() } else { own.granules },
-            ..nothing_of(allocator)
+            ..nothing_of(allocator, state.key.instance)
         })
     }
 
@@ -201,7 +196,7 @@ impl Side {
             });
             if !seen {
                 let not_measurable = target.probed().why_not(*number).cloned();
-                allocators.push(AllocatorFacts { not_measurable, ..nothing_of(allocator) });
+                allocators.push(AllocatorFacts { not_measurable, ..nothing_of(allocator, 0) });
             }
         }
     }
@@ -222,32 +217,8 @@ impl Side {
 }
 
 /// An allocator of which nothing was counted.
-fn nothing_of(allocator: &Allocator) -> AllocatorFacts {
-    AllocatorFacts {
-        profile: Arc::clone(allocator.profile()),
-        level: allocator.level(),
-        not_measurable: None,
-        pages_known: false,
-        instance: 0,
-        destroyed: false,
-        totals: Totals::default(),
-        open_now: 0,
-        open_peak: 0,
-        destroyed_open: 0,
-        left_open: 0,
-        left_objects: 0,
-        left_object_bytes: 0,
-        left_retained: 0,
-        left_retained_bytes: 0,
-        retained_granules: 0,
-        retained_bytes: 0,
-        pin_delays: Hist::new(),
-        lifetimes: BTreeMap::new(),
-        granules: Vec::new(),
-        over_time: HeldSeries::default(),
-        live_over_time: LiveSeries::default(),
-        sites: Vec::new(),
-    }
+fn nothing_of(allocator: &Allocator, instance: u64) -> AllocatorFacts {
+    AllocatorFacts::new(Arc::clone(allocator.profile()), allocator.level(), instance)
 }
 
 /// Labels that the kernel side could not read, by process and address. A process that the kernel does not answer for has

@@ -76,7 +76,7 @@ impl Target {
             exe: process.map_or_else(String::new, shown_exe),
             container: None,
             began,
-            ended: process.is_none().then_some(Ended::Exit(None)),
+            ended: process.is_none().then_some(Ended::exit(None)),
             rss_bytes: None,
             memory: None,
             allocators: Vec::new(),

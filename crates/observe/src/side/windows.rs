@@ -8,7 +8,7 @@ use std::time::Duration;
 use drainprof_probe::bpf::{Detaching, Session};
 use drainprof_process::{Process, readers::open};
 use drainprof_profile::{Finding, Level};
-use drainprof_report::facts::{Began, Duty, DutyFacts, Ended, Snapshot, Windows};
+use drainprof_report::facts::{Began, Duty, Ended, Snapshot, Windows};
 
 use super::{Kept, Side, clock::now_ns, targets::Target};
 use crate::ObserveError;
@@ -65,11 +65,7 @@ impl Resting {
         let now = Snapshot {
             now_ns,
             window: clock.since_begin(now_ns),
-            duty: duty.map(|duty| DutyFacts {
-                duty,
-                windows: windows.count(),
-                observed: windows.observed(),
-            }),
+            duty: duty.map(|duty| duty.after(windows.count(), windows.observed())),
             sample: config.sample,
             targets: targets.facts(),
             self_use: clock.self_use(0),
@@ -87,7 +83,7 @@ impl Resting {
 
     /// A process has ended.
     pub fn ended(&mut self, pid: u32) {
-        self.0.targets.end(pid, Ended::Exit(None));
+        self.0.targets.end(pid, Ended::exit(None));
     }
 
     /// Number and process of the targets that have not ended.
@@ -158,14 +154,15 @@ impl Side {
             Ok(process) if target.is(&process) => {
                 // It has called exec while no probe was in place.
                 target.end(Ended::Exec);
-                let (next, began) = (self.session.next_target(), Began::Exec(number));
+                let (next, began) =
+                    (self.session.next_target(), Began::Exec { from_target: number });
                 let mut next = Target::new(next, process.pid, began, Some(&process));
                 self.observe_again(&process, &mut next);
                 self.targets.push(next);
             }
             Err(error) if !error.is_gone() => missed(&mut target, &error),
             // A number that was given out again is another process.
-            Ok(_) | Err(_) => target.end(Ended::Exit(None)),
+            Ok(_) | Err(_) => target.end(Ended::exit(None)),
         }
         self.targets.put_back((at, target));
     }

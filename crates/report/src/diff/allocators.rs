@@ -7,7 +7,7 @@ use super::{
     sites,
     sums::per_second,
 };
-use crate::{kind::Kind, model::allocator::dsr};
+use crate::kind::Kind;
 
 /// How the two differ.
 pub(super) fn compare(pair: &Pair, windows: [&Side; 2]) -> AllocatorDiff {
@@ -46,13 +46,15 @@ pub(super) fn compare(pair: &Pair, windows: [&Side; 2]) -> AllocatorDiff {
         sampled: [before, after].into_iter().flatten().any(|group| group.one_in > 1),
         processes: change(&|group| Some(group.targets.len() as u64)),
         instances: change(&|group| Some(group.instances)),
-        dsr: number(&|group| dsr(group.kind, group.sums.drainable, group.sums.pinned)),
-        opens_per_second: rate(&|group| Some(group.sums.opened)),
-        closes_per_second: rate(&|group| Some(group.sums.closed)),
-        pinned_per_second: rate(&|group| (group.kind == Kind::Drain).then_some(group.sums.pinned)),
-        open_granules: change(&|group| Some(group.sums.open_now)),
-        retained_granules: change(&|group| group.sums.retained),
-        retained_bytes: change(&|group| group.sums.retained_bytes),
+        dsr: number(&|group| group.sums.counts.dsr(group.kind)),
+        opens_per_second: rate(&|group| Some(group.sums.counts.opened)),
+        closes_per_second: rate(&|group| Some(group.sums.counts.closed())),
+        pinned_per_second: rate(&|group| {
+            (group.kind == Kind::Drain).then_some(group.sums.counts.pinned)
+        }),
+        open_granules: change(&|group| Some(group.sums.held.open_now)),
+        retained_granules: change(&|group| group.sums.held.retained_granules),
+        retained_bytes: change(&|group| group.sums.held.retained_bytes),
         live_objects: change(&|group| group.sums.live),
         live_bytes: change(&|group| group.sums.live_bytes),
         slope_granules_per_second: number(&|group| group.sums.slope_granules),

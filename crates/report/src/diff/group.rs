@@ -7,6 +7,7 @@ use super::{
     sums::add,
 };
 use crate::{
+    counts::{Counts, Held},
     kind::Kind,
     model::{
         Report, Target,
@@ -36,13 +37,8 @@ pub(super) struct Group {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
-    pub(super) opened: u64,
-    pub(super) closed: u64,
-    pub(super) drainable: u64,
-    pub(super) pinned: u64,
-    pub(super) open_now: u64,
-    pub(super) retained: Option<u64>,
-    pub(super) retained_bytes: Option<u64>,
+    pub(super) counts: Counts,
+    pub(super) held: Held,
     pub(super) live: Option<u64>,
     pub(super) live_bytes: Option<u64>,
     pub(super) slope_granules: Option<f64>,
@@ -120,8 +116,6 @@ impl Group {
 
     fn add(&mut self, target: &Target, allocator: &Allocator) {
         let one_in = allocator.sampling.map_or(1, |sampling| u64::from(sampling.one_in).max(1));
-        let all = |count: u64| count.saturating_mul(one_in);
-        let some = |count: Option<u64>| count.map(all);
         self.one_in = self.one_in.max(one_in);
         if self.targets.last() != Some(&target.target) {
             self.targets.push(target.target);
@@ -129,19 +123,9 @@ impl Group {
         self.instances += 1;
         self.level.add(Some(allocator.level));
         self.verdict.add(allocator.retention.verdict);
-        let (sums, granules) = (&mut self.sums, allocator.granules);
-        for (sum, count) in [
-            (&mut sums.opened, granules.opened),
-            (&mut sums.closed, granules.closed),
-            (&mut sums.drainable, granules.drainable),
-            (&mut sums.pinned, granules.pinned),
-            (&mut sums.open_now, granules.open_now),
-        ] {
-            *sum = sum.saturating_add(all(count));
-        }
-        let retention = &allocator.retention;
-        add(&mut sums.retained, some(retention.granules));
-        add(&mut sums.retained_bytes, some(retention.bytes));
+        let (sums, retention) = (&mut self.sums, &allocator.retention);
+        sums.counts.add(Counts::from(allocator.granules).times(one_in));
+        sums.held.add(Held::from(allocator).times(one_in));
         // Of pages, larger objects are all in the sample: what is live is not just multiplied.
         let (live, live_bytes) = match allocator.sampling {
             Some(Sampling { estimated, .. }) => {

@@ -73,11 +73,11 @@ impl Sites {
         let key = (key(&frames, own), key(&opened_at, own));
         let sum = self.0.entry(key).or_default();
         for (sum, count) in
-            [(&mut sum.granules_pinned, site.granules_pinned), (&mut sum.objects, site.objects)]
+            [(&mut sum.granules_pinned, site.granules_pinned), (&mut sum.objects, site.pins)]
         {
             *sum = sum.saturating_add(all(count));
         }
-        add(&mut sum.bytes, site.bytes.map(all));
+        add(&mut sum.bytes, site.pin_bytes.map(all));
         add(&mut sum.retained_bytes, site.retained_bytes.map(all));
         if let Some(estimated) = site.estimated {
             add(&mut sum.live, Some(estimated.live));
@@ -88,8 +88,8 @@ impl Sites {
             add(&mut sum.allocated, Some(all(site.allocated)));
             add(&mut sum.allocated_bytes, site.allocated_bytes.map(all));
         }
-        if site.objects > sum.most || sum.frames.is_empty() {
-            sum.most = site.objects;
+        if site.pins > sum.most || sum.frames.is_empty() {
+            sum.most = site.pins;
             sum.delay = site.pin_delay_seconds.p50.filter(|delay| delay.is_finite());
             sum.class = site.class;
             (sum.frames, sum.opened_at) = (frames, opened_at);

@@ -108,7 +108,7 @@ impl Quantity {
             Self::SelectedBytes => site.selected?.bytes,
             Self::SelectedObjects => Some(site.selected?.objects),
             Self::PinnedGranules => Some(site.granules_pinned),
-            Self::PinBytes => site.bytes,
+            Self::PinBytes => site.pin_bytes,
             Self::RetainedBytes => site.retained_bytes,
             Self::LiveBytes => match &site.estimated {
                 Some(estimated) => estimated.live_bytes,
@@ -124,7 +124,7 @@ impl Quantity {
     fn kept(self, site: &Site) -> Option<u64> {
         match self {
             Self::PinnedGranules => Some(site.granules_retained),
-            Self::PinBytes => site.bytes_live,
+            Self::PinBytes => site.pin_bytes_live,
             Self::AllocatedBytes => site.live_bytes,
             Self::AllocatedObjects => site.live,
             _ => None,
@@ -449,7 +449,7 @@ mod tests {
         let stacks = weigh(&report, PinWeight::Granules);
         assert_eq!(stacks.left_out, ["5 call paths are not in the report (--top)"]);
         let allocator = &mut report.targets[0].allocators[0];
-        allocator.sites.iter_mut().flatten().for_each(|site| site.bytes = None);
+        allocator.sites.iter_mut().flatten().for_each(|site| site.pin_bytes = None);
         let stacks = weigh(&report, PinWeight::Bytes);
         assert!(stacks.folded.is_empty());
         assert_eq!(

@@ -20,9 +20,8 @@ pub use frame::{Frames, SymbolFacts};
 pub use growth::{FaultTotals, GrowthFacts, PathGrowth};
 pub use mappings::{MapTotals, MappingLedger};
 pub use sites::{CallPath, HeldSum, Lateness, LiveObject, SiteFacts};
-pub use snapshot::{
-    AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, ProbeFacts, SelfUse, Snapshot,
-    TargetFacts,
-};
+pub use snapshot::{AllocatorFacts, Duty, GranuleFacts, ProbeFacts, Snapshot, TargetFacts};
 pub use survivors::Survivors;
 pub use windows::Windows;
+
+pub use crate::model::{Began, Ended, SelfUse};

@@ -16,7 +16,10 @@ use super::{
     growth::GrowthFacts,
     sites::SiteFacts,
 };
-use crate::series::{HeldSeries, LiveSeries, MemorySeries};
+use crate::{
+    model::{Began, Duty as DutyReport, Ended, SelfUse},
+    series::{HeldSeries, LiveSeries, MemorySeries},
+};
 
 /// Everything that is known at one moment. All counts are since the attach.
 #[derive(Clone, Debug)]
@@ -26,7 +29,7 @@ pub struct Snapshot {
     /// Time since the first probe was in place.
     pub window: Duration,
     /// The duty cycle, where it was not observed all the time.
-    pub duty: Option<DutyFacts>,
+    pub duty: Option<DutyReport>,
     /// One of so many granules was examined; 0 and 1: all.
     pub sample: u32,
     /// The targets, in the order in which they came.
@@ -35,11 +38,11 @@ pub struct Snapshot {
     pub losses: LossCounts,
     /// What had been allocated and freed about half-way; `None` where that was not noted.
     pub halfway: Option<Moment>,
-    /// What drainprof itself used.
+    /// What drainprof itself used; as a share of the time only in a report.
     pub self_use: SelfUse,
     /// Whether the probes' costs were measured on this host; else they are other machines'.
     pub prices_measured: bool,
-    /// Pressure on the machine's memory; `None` where nobody asked, or the kernel does not tell.
+    /// Pressure on the machine's memory; `None` where it was not asked for, or the kernel does not report it.
     pub pressure: Option<Pressure>,
     /// How far naming has come; `None` where no names were searched for.
     pub symbols: Option<SymbolFacts>,
@@ -73,7 +76,9 @@ impl Snapshot {
     /// For how long was observed: the window, or the windows of a duty cycle.
     #[must_use]
     pub fn observed(&self) -> Duration {
-        self.duty.map_or(self.window, |duty| duty.observed)
+        self.duty.map_or(self.window, |duty| {
+            Duration::try_from_secs_f64(duty.observed_seconds).unwrap_or_default()
+        })
     }
 
     /// What was allocated and freed.
@@ -108,50 +113,17 @@ pub struct Duty {
     pub period: Duration,
 }
 
-/// What a duty cycle came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DutyFacts {
-    /// The cycle that was asked for.
-    pub duty: Duty,
-    /// Windows that have begun.
-    pub windows: u64,
-    /// Their lengths, added up.
-    pub observed: Duration,
-}
-
-/// drainprof's own use of the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SelfUse {
-    /// User and system CPU time since the attach.
-    pub cpu: Duration,
-    /// Resident memory now, bytes.
-    pub rss_bytes: u64,
-    /// Most resident memory so far, bytes.
-    pub peak_rss_bytes: u64,
-    /// Memory of the kernel-side maps, bytes.
-    pub map_bytes: u64,
-}
-
-/// How the observation of a target began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Began {
-    /// Attached while it ran.
-    Attached,
-    /// Observed since before the first instruction of `main`.
-    FromStart,
-    /// Forked by the target with this index, and followed since its first instruction.
-    Forked(u32),
-    /// The target with this index called exec.
-    Exec(u32),
-}
-
-/// How a target ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It exited; the status where it is our child: `Ok(code)` or `Err(signal)`.
-    Exit(Option<Result<i32, i32>>),
-    /// It called exec; the new image is another target.
-    Exec,
+impl Duty {
+    /// What it came to after so many windows, of so much time together.
+    #[must_use]
+    pub const fn after(self, windows: u64, observed: Duration) -> DutyReport {
+        DutyReport {
+            on_seconds: self.on.as_secs_f64(),
+            period_seconds: self.period.as_secs_f64(),
+            windows,
+            observed_seconds: observed.as_secs_f64(),
+        }
+    }
 }
 
 /// One process incarnation.
@@ -167,7 +139,7 @@ pub struct TargetFacts {
     pub comm: String,
     /// Its executable, as it sees it.
     pub exe: String,
-    /// Its container; `None` where it is in none, or nobody asked.
+    /// Its container; `None` where it is in none, or that was not asked for.
     pub container: Option<String>,
     /// How the observation began.
     pub began: Began,
@@ -175,7 +147,7 @@ pub struct TargetFacts {
     pub ended: Option<Ended>,
     /// Resident memory, bytes; `None` once it has ended.
     pub rss_bytes: Option<u64>,
-    /// Its memory over time; `None` where nobody asked.
+    /// Its memory over time; `None` where it was not asked for.
     pub memory: Option<MemorySeries>,
     /// Its allocators, one per profile and instance.
     pub allocators: Vec<AllocatorFacts>,
@@ -243,7 +215,37 @@ pub struct AllocatorFacts {
 }
 
 impl AllocatorFacts {
-    /// Takes back every verdict, and what follows from verdicts: nobody knows the outcome of a close.
+    /// An instance of which nothing was seen; 0: of a profile that names none.
+    #[must_use]
+    pub fn new(profile: Arc<Profile>, level: Level, instance: u64) -> Self {
+        Self {
+            profile,
+            level,
+            not_measurable: None,
+            pages_known: false,
+            instance,
+            destroyed: false,
+            totals: Totals::default(),
+            open_now: 0,
+            open_peak: 0,
+            destroyed_open: 0,
+            left_open: 0,
+            left_objects: 0,
+            left_object_bytes: 0,
+            retained_granules: 0,
+            retained_bytes: 0,
+            left_retained: 0,
+            left_retained_bytes: 0,
+            pin_delays: Hist::new(),
+            lifetimes: BTreeMap::new(),
+            granules: Vec::new(),
+            over_time: HeldSeries::default(),
+            live_over_time: LiveSeries::default(),
+            sites: Vec::new(),
+        }
+    }
+
+    /// Takes back every verdict, and what follows from verdicts: the outcome of a close is not known.
     pub fn undecide(&mut self, because: String) {
         let totals = &mut self.totals;
         totals.unknown = totals.unknown.saturating_add(totals.drainable + totals.pinned);

@@ -183,11 +183,7 @@ fn join_allocator(into: &mut AllocatorFacts, later: AllocatorFacts) {
     into.destroyed |= later.destroyed;
     into.pages_known &= later.pages_known;
     into.not_measurable = into.not_measurable.take().or(later.not_measurable);
-    let sums: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut into.totals));
-    let more: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&later.totals));
-    for (sum, more) in sums.iter_mut().zip(more) {
-        *sum = sum.saturating_add(*more);
-    }
+    into.totals.add(&later.totals);
     into.open_now += later.open_now;
     into.open_peak = into.open_peak.max(later.open_peak);
     into.destroyed_open += later.destroyed_open;

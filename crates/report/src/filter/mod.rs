@@ -17,7 +17,7 @@ pub use pattern::{Pattern, PatternError};
 pub use times::{Range, Times, Untold};
 
 use self::{anonymise::Anonymiser, times::Question};
-use super::{Finding, Frame, Kind, Options, Report, Site, Weight, units};
+use super::{Finding, Frame, Kind, Options, Report, Severity, Site, units};
 
 /// The code of the finding that says what a filter has left.
 pub const FILTERED: &str = "filtered";
@@ -266,7 +266,7 @@ impl ByTime {
 fn note(message: String) -> Finding {
     Finding {
         code: FILTERED.to_owned(),
-        weight: Weight::Info,
+        severity: Severity::Info,
         profile: None,
         instance: None,
         message,
@@ -288,13 +288,13 @@ impl Wanted {
     /// What is not known passes.
     fn site_is_of_the_sort(&self, site: &Site, kind: Kind) -> bool {
         let live = match kind {
-            Kind::Drain => Some(site.objects_live),
+            Kind::Drain => Some(site.pins_live),
             Kind::Bulk | Kind::Slab => site.live,
         };
         match self.which {
             Which::All => true,
             Which::Live => live.is_none_or(|live| live > 0),
-            Which::Drained if kind == Kind::Drain => site.objects > 0 && live == Some(0),
+            Which::Drained if kind == Kind::Drain => site.pins > 0 && live == Some(0),
             Which::Drained => live.is_none_or(|live| live == 0),
         }
     }
@@ -350,7 +350,7 @@ fn longest_held(site: &Site, kind: Kind, window: f64) -> Option<f64> {
     match kind {
         Kind::Drain => {
             let freed = site.pin_delay_seconds.max.unwrap_or_default();
-            Some(if site.objects_live > 0 { freed.max(seen) } else { freed })
+            Some(if site.pins_live > 0 { freed.max(seen) } else { freed })
         }
         Kind::Bulk | Kind::Slab => Some(if site.live? > 0 { seen } else { 0.0 }),
     }
@@ -360,7 +360,7 @@ fn longest_held(site: &Site, kind: Kind, window: f64) -> Option<f64> {
 /// what is live, or else what was allocated. `None`: not known.
 fn site_bytes(site: &Site, kind: Kind) -> Option<u64> {
     match kind {
-        Kind::Drain => site.bytes.max(site.retained_bytes),
+        Kind::Drain => site.pin_bytes.max(site.retained_bytes),
         Kind::Bulk | Kind::Slab => site.live_bytes.or(site.allocated_bytes),
     }
 }

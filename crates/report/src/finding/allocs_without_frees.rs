@@ -3,7 +3,7 @@
 use drainprof_profile::Role;
 
 use super::{Case, Found, Rule};
-use crate::{Kind, Weight, units};
+use crate::{Kind, Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "allocs_without_frees", check };
 
@@ -25,7 +25,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                 objects.allocated,
                 units::duration(case.report.window.observed())
             );
-            found.push(subject.found(RULE.code, Weight::Warning, message));
+            found.push(subject.found(RULE.code, Severity::Warning, message));
         }
     }
     found

@@ -3,7 +3,7 @@
 use drainprof_profile::Level;
 
 use super::{Case, Found, Rule};
-use crate::{Kind, Weight};
+use crate::{Kind, Severity};
 
 pub(super) const RULE: Rule = Rule { code: "closes_only", check };
 
@@ -17,7 +17,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                  --level boundary",
                 kind.name()
             );
-            found.push(subject.found(RULE.code, Weight::Warning, message));
+            found.push(subject.found(RULE.code, Severity::Warning, message));
         }
     }
     found

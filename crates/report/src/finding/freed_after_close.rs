@@ -4,7 +4,7 @@
 //! them up, the granule lives on until the last has gone, and what was reported as healthy is a pin.
 
 use super::{Case, Found, Rule};
-use crate::{Kind, Weight, units};
+use crate::{Kind, Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "freed_after_close", check };
 
@@ -24,7 +24,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                  should have freed: a close frees no members here; in the profile, write kind = \"drain\"",
                 units::percent(late as f64 / in_bulk.max(late) as f64)
             );
-            found.push(subject.found(RULE.code, Weight::Warning, message));
+            found.push(subject.found(RULE.code, Severity::Warning, message));
         }
     }
     found

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Case, Found, Rule, Subject, who_pins};
-use crate::{Growth, Kind, Site, Weight};
+use crate::{Growth, Kind, Severity, Site};
 
 /// Call paths that are named.
 const NAMED: usize = 3;
@@ -46,7 +46,7 @@ fn of_live(subject: &Subject<'_>) -> Option<Found> {
     if sites.len() > NAMED {
         let _ = write!(message, "; and {} more call stacks", sites.len() - NAMED);
     }
-    Some(subject.found(RULE.code, Weight::Warning, message))
+    Some(subject.found(RULE.code, Severity::Warning, message))
 }
 
 fn of_granules(subject: &Subject<'_>) -> Option<Found> {
@@ -56,15 +56,15 @@ fn of_granules(subject: &Subject<'_>) -> Option<Found> {
         Kind::Bulk | Kind::Slab => "the number of open granules grows",
     };
     let reason = retention.verdict_reason.as_ref()?;
-    let (weight, how) = match retention.verdict? {
-        Growth::LinearLeak => (Weight::Warning, "steadily"),
-        Growth::Mixed => (Weight::Warning, "steadily, beside a part that comes and goes"),
+    let (severity, how) = match retention.verdict? {
+        Growth::LinearLeak => (Severity::Warning, "steadily"),
+        Growth::Mixed => (Severity::Warning, "steadily, beside a part that comes and goes"),
         Growth::FreedAtShutdown if retention.slope_interval?[0] > 0.0 => {
-            (Weight::Info, "until all is freed at the end")
+            (Severity::Info, "until all is freed at the end")
         }
         _ => return None,
     };
-    Some(subject.found(RULE.code, weight, format!("{held} {how}: {reason}")))
+    Some(subject.found(RULE.code, severity, format!("{held} {how}: {reason}")))
 }
 
 #[cfg(test)]
@@ -80,7 +80,7 @@ mod tests {
         let start = "retention grows steadily: +81.5 GiB/day at the present rate: 247 pinned closes/s \
                      × 4.0 KiB (95 %: ";
         assert!(found[0].message.starts_with(start), "{}", found[0].message);
-        assert_eq!(found[0].weight, Weight::Warning);
+        assert_eq!(found[0].severity, Severity::Warning);
         for quiet in [samples::bulk_snapshot(), samples::boundary_snapshot()] {
             assert!(reported(&RULE, &quiet).is_empty());
         }

@@ -1,7 +1,7 @@
 //! `lost`: something that the counts need was not seen.
 
 use super::{Case, Found, Rule, finding};
-use crate::{Weight, health::Health};
+use crate::{Severity, health::Health};
 
 pub(super) const RULE: Rule = Rule { code: "lost", check };
 
@@ -14,7 +14,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                 "the result is incomplete, {} {}: {} To avoid it: {}",
                 line.name, line.count, line.meaning, line.remedy
             );
-            Found { target: None, finding: finding(RULE.code, Weight::Error, message) }
+            Found { target: None, finding: finding(RULE.code, Severity::Error, message) }
         })
         .collect()
 }

@@ -1,7 +1,7 @@
 //! `low_dsr`: the drainability satisfaction rate in words.
 
 use super::{Case, Found, Rule};
-use crate::{Weight, units};
+use crate::{Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "low_dsr", check };
 
@@ -25,7 +25,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                  short-lived granules",
                 units::dsr(Some(dsr))
             );
-            found.push(subject.found(RULE.code, Weight::Warning, message));
+            found.push(subject.found(RULE.code, Severity::Warning, message));
         }
     }
     found

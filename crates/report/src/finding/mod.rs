@@ -24,7 +24,7 @@ pub(crate) mod who_pins;
 use crate::{
     facts::{AllocatorFacts, Snapshot},
     invariants::invariants_within,
-    model::{Finding, Report, Weight, allocator::Allocator},
+    model::{Finding, Report, Severity, allocator::Allocator},
     options::Options,
 };
 
@@ -67,7 +67,7 @@ const INVARIANT: Rule = Rule {
             .into_iter()
             .map(|message| {
                 let message = format!("counts do not add up: {message}; please report it");
-                Found { target: None, finding: finding("invariant", Weight::Error, message) }
+                Found { target: None, finding: finding("invariant", Severity::Error, message) }
             })
             .collect()
     },
@@ -117,7 +117,7 @@ impl<'a> Case<'a> {
 
 impl Subject<'_> {
     /// A finding about a sample says so.
-    fn found(&self, code: &str, weight: Weight, message: String) -> Found {
+    fn found(&self, code: &str, severity: Severity, message: String) -> Found {
         let message = match self.shown.sampling {
             Some(sampling) => {
                 format!("in a sample of 1 of {} granules: {message}", sampling.one_in)
@@ -127,14 +127,14 @@ impl Subject<'_> {
         let finding = Finding {
             profile: Some(self.shown.profile.clone()),
             instance: self.shown.instance.clone(),
-            ..finding(code, weight, message)
+            ..finding(code, severity, message)
         };
         Found { target: Some(self.index), finding }
     }
 }
 
-fn finding(code: &str, weight: Weight, message: String) -> Finding {
-    Finding { code: code.to_owned(), weight, profile: None, instance: None, message }
+fn finding(code: &str, severity: Severity, message: String) -> Finding {
+    Finding { code: code.to_owned(), severity, profile: None, instance: None, message }
 }
 
 /// Runs every rule and adds what it finds to the report.

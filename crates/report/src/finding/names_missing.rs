@@ -1,7 +1,7 @@
 //! `names_missing`: places that could have names, and have none because their symbols could not be read.
 
 use super::{Case, Found, Rule, finding};
-use crate::Weight;
+use crate::Severity;
 
 pub(super) const RULE: Rule = Rule { code: "names_missing", check };
 
@@ -25,7 +25,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
         facts.places,
         reasons.join("; ")
     );
-    vec![Found { target: None, finding: finding(RULE.code, Weight::Info, message) }]
+    vec![Found { target: None, finding: finding(RULE.code, Severity::Info, message) }]
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use drainprof_process::{elf::readable, printable};
 
 use super::{Case, Found, Rule, finding};
 use crate::{
-    Finding, Weight,
+    Finding, Severity,
     facts::{Began, ProbeFacts},
     units,
 };
@@ -19,8 +19,8 @@ const NAMED: usize = 8;
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     for (index, target) in case.snapshot.targets.iter().enumerate() {
-        // A followed child shares its parent's probes; one telling is enough.
-        if matches!(target.began, Began::Forked(_)) {
+        // A followed child shares its parent's probes: they are reported once.
+        if matches!(target.began, Began::Forked { .. }) {
             continue;
         }
         let mut profiles: BTreeMap<&str, Vec<&ProbeFacts>> = BTreeMap::new();
@@ -38,28 +38,28 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 /// What the silence of a whole role is worth and means, and what to do. Silence of other roles means nothing: programs need
 /// not reset, move, name or tear down anything.
-const ROLES: [(&str, Weight, &str); 5] = [
+const ROLES: [(&str, Severity, &str); 5] = [
     (
         "open",
-        Weight::Warning,
+        Severity::Warning,
         "granules count as opened before: none was opened in this time, or the open is inlined; name the slow path \
          that it calls",
     ),
-    ("close", Weight::Warning, "no granule ended in this time, or the close is inlined"),
+    ("close", Severity::Warning, "no granule ended in this time, or the close is inlined"),
     (
         "alloc",
-        Weight::Warning,
+        Severity::Warning,
         "live counts are too low if it is inlined: name the slow path that it calls, or add #[inline(never)] or a USDT \
          probe",
     ),
     (
         "free",
-        Weight::Warning,
+        Severity::Warning,
         "nothing was freed one by one, or the free is inlined, or the program frees through another function",
     ),
     (
         "realloc",
-        Weight::Info,
+        Severity::Info,
         "nothing was resized, or this build resizes by another function, and then live bytes are wrong",
     ),
 ];
@@ -85,17 +85,18 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
         .iter()
         .filter(|(role, ..)| is_whole(role) && silent.iter().any(|probe| probe.role == *role))
         .collect();
-    let (weight, advice) = if some_fired {
-        let weight = whole.iter().map(|(_, weight, _)| *weight).max().unwrap_or(Weight::Info);
+    let (severity, advice) = if some_fired {
+        let severity =
+            whole.iter().map(|(_, severity, _)| *severity).max().unwrap_or(Severity::Info);
         let mut advice: Vec<_> =
             whole.iter().map(|(role, _, advice)| format!("no {role} at all: {advice}")).collect();
         if silent.iter().any(|probe| !is_whole(probe.role)) {
             advice.push(PART.to_owned());
         }
-        (weight, advice.join(". "))
+        (severity, advice.join(". "))
     } else {
         (
-            Weight::Warning,
+            Severity::Warning,
             "none of the profile's functions was called: the program is idle, uses another copy of the allocator, \
              or the functions are inlined"
                 .to_owned(),
@@ -108,7 +109,7 @@ fn judge(case: &Case<'_>, profile: &str, probes: &[&ProbeFacts]) -> Option<Findi
         units::duration(case.report.window.observed()),
         names(&silent)
     );
-    Some(Finding { profile: Some(profile.to_owned()), ..finding(RULE.code, weight, message) })
+    Some(Finding { profile: Some(profile.to_owned()), ..finding(RULE.code, severity, message) })
 }
 
 /// Whether it fired, or another probe for the same role and family of functions did, so that its silence means nothing.
@@ -167,7 +168,7 @@ mod tests {
         let close = probes.iter_mut().find(|probe| probe.role == "close").unwrap();
         close.entries = 0;
         let found = reported(&RULE, &snapshot);
-        assert_eq!((found.len(), found[0].weight), (1, Weight::Warning));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Warning));
         assert!(found[0].message.contains("1 of 4 probes attached, never fired"));
         assert!(found[0].message.contains("no close at all: no granule ended in this time"));
         for probe in &mut snapshot.targets[0].probes {
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn spare_function_is_a_note() {
         let found = reported(&RULE, &with("alloc", "calloc_obj", false));
-        assert_eq!((found.len(), found[0].weight), (1, Weight::Info));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Info));
         assert!(found[0].message.contains("alloc calloc_obj in /usr/bin/svc; others of these"));
     }
 
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn silent_realloc_is_named() {
         let found = reported(&RULE, &with("realloc", "mi_heap_realloc", false));
-        assert_eq!((found.len(), found[0].weight), (1, Weight::Info));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Info));
         let begin = "1 of 5 probes attached, never fired in ";
         assert!(found[0].message.starts_with(begin), "{}", found[0].message);
         let what =

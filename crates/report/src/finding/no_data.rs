@@ -1,7 +1,7 @@
 //! `no_data`: there is nothing to judge.
 
 use super::{Case, Found, Rule, finding};
-use crate::{Granules, Kind, Weight, units};
+use crate::{Granules, Kind, Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "no_data", check };
 
@@ -16,7 +16,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                  may be idle, or use another allocator",
                 target.probes.len()
             );
-            let finding = finding(RULE.code, Weight::Warning, message);
+            let finding = finding(RULE.code, Severity::Warning, message);
             found.push(Found { target: Some(index), finding });
         }
     }
@@ -27,7 +27,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
                 "no close was decided in {window}, so there is no DSR: {unknown} closes of unknown \
                  outcome, {open_now} granules open now"
             );
-            found.push(subject.found(RULE.code, Weight::Info, message));
+            found.push(subject.found(RULE.code, Severity::Info, message));
         }
     }
     found

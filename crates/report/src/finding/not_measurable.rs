@@ -1,7 +1,7 @@
 //! `not_measurable`: of a profile's granules nothing can be said in this process.
 
 use super::{Case, Found, Rule, finding};
-use crate::{Finding, Weight};
+use crate::{Finding, Severity};
 
 pub(super) const RULE: Rule = Rule { code: "not_measurable", check };
 
@@ -12,7 +12,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             let Some(because) = &allocator.not_measurable else { continue };
             let finding = Finding {
                 profile: Some(allocator.profile.clone()),
-                ..finding(RULE.code, Weight::Error, format!("not measurable, because {because}"))
+                ..finding(RULE.code, Severity::Error, format!("not measurable, because {because}"))
             };
             // Instances of a profile share its probes, and the reason.
             if !found.iter().any(|other| other.target == Some(index) && other.finding == finding) {

@@ -4,7 +4,7 @@
 //! ends. Only a program that is observed from its start has none that are older.
 
 use super::{Case, Found, Rule};
-use crate::{Weight, facts::Began};
+use crate::{Severity, facts::Began};
 
 pub(super) const RULE: Rule = Rule { code: "opened_before", check };
 
@@ -26,7 +26,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
              granules live",
             subject.shown.profile
         );
-        found.push(subject.found(RULE.code, Weight::Warning, message));
+        found.push(subject.found(RULE.code, Severity::Warning, message));
     }
     found
 }
@@ -51,11 +51,11 @@ mod tests {
     #[test]
     fn after_a_late_attach() {
         let found = with(Began::Attached, 1_505, 20_000, 1_505);
-        assert_eq!((found.len(), found[0].weight), (1, Weight::Warning));
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Warning));
         let message = &found[0].message;
         assert!(message.starts_with("1505 of 1505 closes"), "{message}");
         assert!(message.contains("`drainprof run --profile"), "{message}");
-        assert_eq!(with(Began::Forked(1), 40, 21, 21).len(), 1);
+        assert_eq!(with(Began::Forked { from_target: 1 }, 40, 21, 21).len(), 1);
     }
 
     /// Half of the closes, few closes, closes that are unknown for another reason, and a program seen from its start.

@@ -1,7 +1,7 @@
 //! `overdue`: granules that outlive their peers; the leak of `bulk` allocators.
 
 use super::{Case, Found, Rule};
-use crate::{OVERDUE_RULE, Weight, units};
+use crate::{OVERDUE_RULE, Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "overdue", check };
 
@@ -23,7 +23,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             "{} of {} open granules are overdue{held}{oldest}: {OVERDUE_RULE}",
             overdue.granules, subject.shown.granules.open_now
         );
-        found.push(subject.found(RULE.code, Weight::Warning, message));
+        found.push(subject.found(RULE.code, Severity::Warning, message));
     }
     found
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use drainprof_profile::Level;
 
 use super::{Case, Found, Rule, Subject};
-use crate::{PathEnd, Weight, facts::CallPath, units};
+use crate::{PathEnd, Severity, facts::CallPath, units};
 
 pub(super) const RULE: Rule = Rule { code: "paths_cut", check };
 
@@ -60,7 +60,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
         units::percent(share),
         reasons.join("; ")
     );
-    Some(subject.found(RULE.code, Weight::Info, message))
+    Some(subject.found(RULE.code, Severity::Info, message))
 }
 
 fn reason(end: PathEnd, cut: &Cut<'_>) -> String {

@@ -1,7 +1,7 @@
 //! `pinned`: closes at which objects were live, what they retain, and at which rate.
 
 use super::{Case, Found, Rule, Subject};
-use crate::{Weight, units};
+use crate::{Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "pinned", check };
 
@@ -45,7 +45,7 @@ fn judge(case: &Case<'_>, subject: &Subject<'_>) -> Option<Found> {
             parts.push(format!(", late drains at {}", units::rate(drain_rate)));
         }
     }
-    Some(subject.found(RULE.code, Weight::Warning, parts.concat()))
+    Some(subject.found(RULE.code, Severity::Warning, parts.concat()))
 }
 
 #[cfg(test)]

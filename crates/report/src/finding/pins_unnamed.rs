@@ -3,7 +3,7 @@
 use drainprof_profile::{Key, Level, Profile, Role};
 
 use super::{Case, Found, Rule, Subject};
-use crate::{Kind, Weight};
+use crate::{Kind, Severity};
 
 pub(super) const RULE: Rule = Rule { code: "pins_unnamed", check };
 
@@ -24,7 +24,7 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
                    no call path has pins, only what it allocates. Add object = \"…\" (the object's address \
                    or handle) to its alloc and free probes"
         .to_owned();
-    Some(subject.found(RULE.code, Weight::Warning, message))
+    Some(subject.found(RULE.code, Severity::Warning, message))
 }
 
 /// Whether a free says which allocation it ends.

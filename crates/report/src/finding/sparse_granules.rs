@@ -1,7 +1,7 @@
 //! `sparse_granules`: most of what the open granules of a `slab` allocator hold is free space.
 
 use super::{Case, Found, Rule};
-use crate::{Weight, units};
+use crate::{Severity, units};
 
 pub(super) const RULE: Rule = Rule { code: "sparse_granules", check };
 
@@ -28,7 +28,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             units::bytes(bytes),
             units::percent(granules as f64 / known.max(1) as f64),
         );
-        found.push(subject.found(RULE.code, Weight::Warning, message));
+        found.push(subject.found(RULE.code, Severity::Warning, message));
     }
     found
 }

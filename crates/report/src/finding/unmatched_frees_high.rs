@@ -16,7 +16,7 @@ use drainprof_common::loss::Loss;
 
 use super::{Case, Found, Rule, finding};
 use crate::{
-    Weight,
+    Severity,
     facts::{Began, Flow, Flows},
     units,
 };
@@ -50,7 +50,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             }
             let finding = crate::Finding {
                 profile: Some(profile.to_owned()),
-                ..finding(RULE.code, Weight::Warning, reported(flow, from_start))
+                ..finding(RULE.code, Severity::Warning, reported(flow, from_start))
             };
             found.push(Found { target: Some(index), finding });
         }
@@ -64,7 +64,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             units::percent(share(flow)),
             reason(all_from_start)
         );
-        found.push(Found { target: None, finding: finding(RULE.code, Weight::Warning, message) });
+        found.push(Found { target: None, finding: finding(RULE.code, Severity::Warning, message) });
     }
     found
 }
@@ -74,9 +74,9 @@ fn knows_all(case: &Case<'_>, began: Began) -> bool {
     match began {
         Began::FromStart => true,
         // A program that was found late has objects from before.
-        Began::Exec(_) => case.snapshot.losses[Loss::AttachedLate as usize] == 0,
+        Began::Exec { .. } => case.snapshot.losses[Loss::AttachedLate as usize] == 0,
         // A child has its parent's objects.
-        Began::Attached | Began::Forked(_) => false,
+        Began::Attached | Began::Forked { .. } => false,
     }
 }
 

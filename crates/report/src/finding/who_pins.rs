@@ -1,7 +1,7 @@
 //! `who_pins`: the call path that pins most, in one sentence.
 
 use super::{Case, Found, Rule, Subject};
-use crate::{Site, SiteFrame, Weight, units};
+use crate::{Severity, Site, SiteFrame, units};
 
 pub(super) const RULE: Rule = Rule { code: "who_pins", check };
 
@@ -30,15 +30,15 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
         "{share} of the pinned closes are pinned by {}: {} granules by {} objects, {retained}",
         path(site),
         site.granules_pinned,
-        site.objects
+        site.pins
     );
     message += &lateness(subject, site);
-    Some(subject.found(RULE.code, Weight::Warning, message))
+    Some(subject.found(RULE.code, Severity::Warning, message))
 }
 
 /// How late its pins are freed; in lifetimes of its granules where these are known.
 fn lateness(subject: &Subject<'_>, site: &Site) -> String {
-    let freed = site.objects.saturating_sub(site.objects_live);
+    let freed = site.pins.saturating_sub(site.pins_live);
     let Some(delay) = site.pin_delay_seconds.p50.filter(|_| freed > 0) else {
         return "; none of its pins was freed".to_owned();
     };
@@ -48,7 +48,7 @@ fn lateness(subject: &Subject<'_>, site: &Site) -> String {
         Some(lifetime) => format!(", {:.1}× the granules' lifetime", delay / lifetime),
         None => String::new(),
     };
-    let part = if site.objects_live > 0 {
+    let part = if site.pins_live > 0 {
         format!("{freed} of its pins were freed, ")
     } else {
         "its pins were freed ".to_owned()

@@ -32,7 +32,7 @@ impl Check<'_> {
             return;
         }
         let slack = self.slack.saturating_add(self.stragglers());
-        let pins = sum(sites.iter().map(|site| site.objects));
+        let pins = sum(sites.iter().map(|site| site.pins));
         self.at_most(slack, "pins of sites ≤ all pins", pins, allocator.pins.objects);
         if let Some(objects) = allocator.objects {
             let allocated = sum(sites.iter().map(|site| site.allocated));
@@ -53,11 +53,11 @@ impl Check<'_> {
             return;
         }
         let what = "a granule that a site pins holds a pin of it";
-        self.at_most(self.slack, what, site.granules_pinned, site.objects);
-        self.at_most(self.slack, "live pins ≤ pins", site.objects_live, site.objects);
-        self.at_most(self.slack, "pins ≤ objects of a site", site.objects, site.allocated);
+        self.at_most(self.slack, what, site.granules_pinned, site.pins);
+        self.at_most(self.slack, "live pins ≤ pins", site.pins_live, site.pins);
+        self.at_most(self.slack, "pins ≤ objects of a site", site.pins, site.allocated);
         if let Some(live) = site.live {
-            self.at_most(self.slack, "live pins ≤ live objects", site.objects_live, live);
+            self.at_most(self.slack, "live pins ≤ live objects", site.pins_live, live);
             self.at_most(self.slack, "live objects of a site ≤ its objects", live, site.allocated);
         }
         if let Some(held) = site.granules_held {
@@ -68,7 +68,7 @@ impl Check<'_> {
         let classes = site.classes;
         let counted =
             sum([classes.near_miss, classes.moderate, classes.fundamental, classes.undecided]);
-        self.equal(self.slack, "pins of a site = their sum over classes", site.objects, counted);
+        self.equal(self.slack, "pins of a site = their sum over classes", site.pins, counted);
         let what = "granules retained by a site ≤ those that it pinned";
         let slack = self.slack.saturating_add(self.stragglers());
         self.at_most(slack, what, site.granules_retained, site.granules_pinned);
@@ -110,15 +110,15 @@ mod tests {
             ("share =", |s| s.share = Some(0.5)),
             ("share =", |s| s.share = None),
             ("the class is", |s| s.class = Some(PinClass::NearMiss)),
-            ("holds a pin", |s| s.objects = 1_999),
+            ("holds a pin", |s| s.pins = 1_999),
             ("pins of a site = their sum", |s| s.classes.undecided += 1),
-            ("live pins ≤ pins", |s| s.objects_live = 2_001),
+            ("live pins ≤ pins", |s| s.pins_live = 2_001),
             ("live pins ≤ live", |s| s.live = Some(1_999)),
             ("live objects of a site", |s| s.live = Some(1 << 40)),
             ("pins ≤ objects", |s| s.allocated = 1_999),
             ("retained by a site", |s| s.granules_retained = 2_001),
             ("allocated by sites", |s| s.allocated = 1 << 40),
-            ("pins of sites ≤", |s| s.objects = 2_001),
+            ("pins of sites ≤", |s| s.pins = 2_001),
             ("are listed by", |s| s.granules_pinned = 1),
         ];
         for (rule, change) in cases {

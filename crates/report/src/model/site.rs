@@ -21,13 +21,17 @@ pub struct Site {
     /// than 1 where several sites pin the same granules.
     pub share: Option<f64>,
     /// Objects of it that were live at pinned closes: its pins.
-    pub objects: u64,
+    #[serde(rename = "objects")]
+    pub pins: u64,
     /// Their bytes; null where the profile knows no sizes.
-    pub bytes: Option<u64>,
+    #[serde(rename = "bytes")]
+    pub pin_bytes: Option<u64>,
     /// Pins that are live still.
-    pub objects_live: u64,
+    #[serde(rename = "objects_live")]
+    pub pins_live: u64,
     /// Their bytes; null where the profile knows no sizes.
-    pub bytes_live: Option<u64>,
+    #[serde(rename = "bytes_live")]
+    pub pin_bytes_live: Option<u64>,
     /// Granules that are retained now with at least one of its objects, those of ended windows of a duty cycle left out.
     pub granules_retained: u64,
     /// Bytes of these granules; null where the profile knows none, and where windows ended with pinned granules, of which

@@ -26,8 +26,8 @@ pub(crate) use self::facts::{bulk, granule, pages, slab};
 use self::facts::{curve, drain, frames, hist, probe, profile};
 use crate::{
     facts::{
-        AllocatorFacts, Began, Duty, DutyFacts, Ended, GranuleFacts, SelfUse, Snapshot,
-        SymbolFacts, TargetFacts, Windows,
+        AllocatorFacts, Began, Duty, Ended, GranuleFacts, SelfUse, Snapshot, SymbolFacts,
+        TargetFacts, Windows,
     },
     series::MemorySeries,
 };
@@ -164,10 +164,10 @@ pub(crate) fn lifecycle_snapshot() -> Snapshot {
         code: "clone_only".to_owned(),
         message: "free_obj exists only as free_obj.part.0".to_owned(),
     }];
-    snapshot.targets.push(child(1, Began::Forked(0), Ended::Exit(Some(Ok(3)))));
-    snapshot.targets.push(child(2, Began::Forked(0), Ended::Exit(Some(Err(9)))));
-    snapshot.targets.push(child(3, Began::Forked(0), Ended::Exec));
-    snapshot.targets.push(child(4, Began::Exec(3), Ended::Exit(None)));
+    snapshot.targets.push(child(1, Began::Forked { from_target: 0 }, Ended::exit(Some(Ok(3)))));
+    snapshot.targets.push(child(2, Began::Forked { from_target: 0 }, Ended::exit(Some(Err(9)))));
+    snapshot.targets.push(child(3, Began::Forked { from_target: 0 }, Ended::Exec));
+    snapshot.targets.push(child(4, Began::Exec { from_target: 3 }, Ended::exit(None)));
     snapshot
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn duty_snapshot() -> Snapshot {
     }
     let now = Snapshot { window: Duration::from_secs(1_205), ..drain_snapshot() };
     let duty = Duty { on: Duration::from_secs(10), period: Duration::from_secs(600) };
-    let facts = DutyFacts { duty, windows: 3, observed: Duration::from_secs(25) };
+    let facts = duty.after(3, Duration::from_secs(25));
     Snapshot { duty: Some(facts), ..windows.join(now) }
 }
 
@@ -246,7 +246,8 @@ pub(crate) fn snapshot(allocators: Vec<AllocatorFacts>) -> Snapshot {
         losses,
         halfway: None,
         self_use: SelfUse {
-            cpu: Duration::from_millis(125),
+            cpu_seconds: 0.125,
+            cpu_ratio: None,
             rss_bytes: 12 << 20,
             peak_rss_bytes: 13 << 20,
             map_bytes: 34 << 20,

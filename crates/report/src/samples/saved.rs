@@ -99,10 +99,10 @@ fn sites(report: &mut Report, mut sites: Vec<Site>) {
 fn leak(frames: &[SiteFrame], pinned: u64, live: u64) -> Site {
     Site {
         granules_pinned: pinned,
-        objects: pinned,
-        bytes: Some(256 * pinned),
-        objects_live: live,
-        bytes_live: Some(256 * live),
+        pins: pinned,
+        pin_bytes: Some(256 * pinned),
+        pins_live: live,
+        pin_bytes_live: Some(256 * live),
         granules_retained: live,
         retained_bytes: Some(4096 * live),
         class: Some(PinClass::Fundamental),
@@ -123,8 +123,8 @@ fn leak(frames: &[SiteFrame], pinned: u64, live: u64) -> Site {
 /// A site whose pins are freed shortly after the close.
 fn near_miss(frames: &[SiteFrame], pinned: u64) -> Site {
     Site {
-        objects_live: 0,
-        bytes_live: Some(0),
+        pins_live: 0,
+        pin_bytes_live: Some(0),
         granules_retained: 0,
         retained_bytes: Some(0),
         pin_delay_seconds: Spread { p50: Some(0.001_2), p99: Some(0.001_2), max: Some(0.001_2) },

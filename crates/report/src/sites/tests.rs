@@ -40,7 +40,7 @@ fn equal_paths_are_joined() {
     assert_eq!(allocator.sites_total, Some(4));
     assert_eq!(pinned(&allocator), [8, 4, 2, 1]);
     let joined = &allocator.sites.as_ref().unwrap()[0];
-    assert_eq!((joined.objects, joined.allocated), (8, 16));
+    assert_eq!((joined.pins, joined.allocated), (8, 16));
     assert_eq!((joined.first_seen_seconds, joined.last_seen_seconds), (1.0, 9.999));
     assert_eq!(joined.threads, ["b", "c", "a"]);
     assert_eq!(joined.pin_delay_seconds.max, Some(0.03));
@@ -119,7 +119,7 @@ fn unknown_is_null() {
     }
     let report = Report::build(&snapshot, &Options::default());
     let site = &report.targets[0].allocators[0].sites.as_ref().unwrap()[0];
-    assert_eq!((site.bytes, site.bytes_live, site.retained_bytes), (None, None, None));
+    assert_eq!((site.pin_bytes, site.pin_bytes_live, site.retained_bytes), (None, None, None));
     assert_eq!((site.live, site.live_bytes, site.allocated_bytes), (None, None, None));
     snapshot.targets[0].allocators[0].level = Level::Objects;
     let report = Report::build(&snapshot, &Options::default());

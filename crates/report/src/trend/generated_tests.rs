@@ -252,7 +252,7 @@ pub(super) fn snapshot(facts: AllocatorFacts, length: f64, ended: bool) -> Snaps
     let mut snapshot = samples::snapshot(vec![facts]);
     snapshot.now_ns = BEGIN_NS + ns(length);
     snapshot.window = Duration::from_secs_f64(length);
-    snapshot.targets[0].ended = ended.then_some(Ended::Exit(None));
+    snapshot.targets[0].ended = ended.then_some(Ended::exit(None));
     snapshot
 }
 

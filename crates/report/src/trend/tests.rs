@@ -9,7 +9,7 @@ use super::{
     *,
 };
 use crate::{
-    facts::{Duty, DutyFacts},
+    facts::Duty,
     fit::{self, At, Changes},
     series::{HeldPoint, HeldSeries},
 };
@@ -286,7 +286,7 @@ fn what_is_not_known_is_null() {
 #[test]
 fn windows_are_not_judged() {
     let duty = Duty { on: Duration::from_secs(60), period: Duration::from_mins(10) };
-    let facts_of = |windows| DutyFacts { duty, windows, observed: Duration::from_secs(60) };
+    let facts_of = |windows| duty.after(windows, Duration::from_secs(60));
     let mut seen = snapshot(run(&[(50.0, Stay::ForEver)]).facts(1), 60.0, false);
     seen.duty = Some(facts_of(2));
     let found = report(&seen).targets[0].allocators[0].retention.clone();

@@ -61,16 +61,13 @@ pub(super) fn entry<'a>(
 /// Adds counters to counters; gauges of what has ended are zero.
 pub(super) fn fold(sum: &mut Counts, more: &Counts) {
     for (sum, more) in [
-        (&mut sum.opened, more.opened),
-        (&mut sum.drainable, more.drainable),
-        (&mut sum.pinned, more.pinned),
-        (&mut sum.unknown, more.unknown),
         (&mut sum.allocated, more.allocated),
         (&mut sum.freed, more.freed),
         (&mut sum.hits, more.hits),
     ] {
         *sum += more;
     }
+    sum.granules.add(more.granules);
     sum.cost_seconds += more.cost_seconds;
     for (sum, more) in sum.pin_delays.buckets.iter_mut().zip(more.pin_delays.buckets) {
         *sum += more;
@@ -93,22 +90,12 @@ pub(super) fn add_delays(sum: &mut PinDelays, more: &Hist) {
 
 /// Counters go on for ever; gauges are of those alone that are examined now.
 fn add_allocator(sum: &mut Counts, allocator: &Allocator, runs: bool) {
-    let granules = &allocator.granules;
-    sum.opened += granules.opened;
-    sum.drainable += granules.drainable;
-    sum.pinned += granules.pinned;
-    sum.unknown += granules.closed.saturating_sub(granules.drainable + granules.pinned);
+    sum.granules.add(allocator.granules.into());
     if let Some(objects) = &allocator.objects {
         sum.allocated += objects.allocated;
         sum.freed += objects.freed;
     }
     if runs {
-        sum.open_now += granules.open_now;
-        let plus = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
-            (Some(sum), Some(more)) => Some(sum + more),
-            (sum, more) => sum.or(more),
-        };
-        sum.retained_granules = plus(sum.retained_granules, allocator.retention.granules);
-        sum.retained_bytes = plus(sum.retained_bytes, allocator.retention.bytes);
+        sum.held.add(allocator.into());
     }
 }

@@ -44,10 +44,8 @@ fn counters_and_gauges() {
             (closed + one.granules.closed, open + one.granules.open_now)
         });
     assert!(closed > 0);
-    let ends = |counts: &[Counts]| -> u64 {
-        counts.iter().map(|one| one.drainable + one.pinned + one.unknown).sum()
-    };
-    let open_now = |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.open_now).sum() };
+    let ends = |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.granules.closed()).sum() };
+    let open_now = |counts: &[Counts]| -> u64 { counts.iter().map(|one| one.held.open_now).sum() };
     let mut sums = counters(100);
     let svc = labels("svc");
     let delays =
@@ -59,7 +57,7 @@ fn counters_and_gauges() {
     sums.add((1, 1), &svc, seen);
     let gone = sums.counts(std::iter::empty());
     assert_eq!((ends(&gone), open_now(&gone)), (closed, 0));
-    assert!(gone.iter().all(|one| one.processes == 0 && one.retained_granules.is_none()));
+    assert!(gone.iter().all(|one| one.processes == 0 && one.held.retained_granules.is_none()));
     assert_eq!(delays(&gone), 4);
     let both = sums.counts([((1, 2), &svc, seen)].into_iter());
     assert_eq!(delays(&both), 8);
@@ -80,7 +78,7 @@ fn the_newest_label_sets_are_named() {
     let seen = (&snapshot.targets[0], &report.targets[0]);
     let opened = |counts: &[Counts], exe: Option<&str>| -> u64 {
         let own = |one: &&Counts| exe.is_none_or(|exe| one.labels.exe == exe);
-        counts.iter().filter(own).map(|one| one.opened).sum()
+        counts.iter().filter(own).map(|one| one.granules.opened).sum()
     };
     let each: u64 = report.targets[0].allocators.iter().map(|one| one.granules.opened).sum();
     let mut sums = counters(LIMIT);
@@ -197,7 +195,7 @@ proptest! {
             }
             prop_assert!(now.len() <= 4);
             for one in &counts {
-                now.get_mut(&one.labels).unwrap().1 += one.opened;
+                now.get_mut(&one.labels).unwrap().1 += one.granules.opened;
             }
             prop_assert_eq!(now.values().map(|(_, opened)| opened).sum::<u64>(), all * each);
             for (own, (since, opened)) in &before {

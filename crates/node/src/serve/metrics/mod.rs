@@ -84,12 +84,12 @@ fn allocators(state: &NodeState, families: &mut Families) {
     for counts in &state.counts {
         let more = [("profile", counts.profile.as_str()), ("kind", counts.kind.as_str())];
         let labels = pairs(&counts.labels, &more);
-        families.count(&table::OPENS, labels.clone(), counts.opened);
+        families.count(&table::OPENS, labels.clone(), counts.granules.opened);
         let site = counts.worst_site.as_ref().map(exemplar);
         for (outcome, count, exemplar) in [
-            ("drainable", counts.drainable, None),
-            ("pinned", counts.pinned, site),
-            ("unknown", counts.unknown, None),
+            ("drainable", counts.granules.drainable, None),
+            ("pinned", counts.granules.pinned, site),
+            ("unknown", counts.granules.unknown, None),
         ] {
             let labels = with(&labels, "outcome", outcome);
             families.push(&table::CLOSED, labels, Value::Count(count), exemplar);
@@ -103,11 +103,11 @@ fn allocators(state: &NodeState, families: &mut Families) {
             families.push(&table::PIN_DELAY, labels.clone(), delays, None);
         }
         families.count(&table::PROCESSES, labels.clone(), counts.processes);
-        families.count(&table::OPEN, labels.clone(), counts.open_now);
-        if let Some(granules) = counts.retained_granules {
+        families.count(&table::OPEN, labels.clone(), counts.held.open_now);
+        if let Some(granules) = counts.held.retained_granules {
             families.count(&table::RETAINED_GRANULES, labels.clone(), granules);
         }
-        if let Some(bytes) = counts.retained_bytes {
+        if let Some(bytes) = counts.held.retained_bytes {
             families.count(&table::RETAINED_BYTES, labels, bytes);
         }
     }

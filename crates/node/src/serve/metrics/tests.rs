@@ -244,7 +244,8 @@ fn histograms_need_data() {
 fn largest_numbers_are_told() {
     let mut state = state();
     for counts in &mut state.counts {
-        (counts.opened, counts.open_now, counts.processes) = (u64::MAX, u64::MAX, u64::MAX);
+        (counts.granules.opened, counts.held.open_now, counts.processes) =
+            (u64::MAX, u64::MAX, u64::MAX);
         counts.cost_seconds = f64::INFINITY;
     }
     state.self_use.rss_bytes = u64::MAX;

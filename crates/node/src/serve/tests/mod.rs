@@ -18,7 +18,7 @@ use std::{
 use drainprof_census::{HeapSummary, Summary};
 use drainprof_process::memory::{MemoryReading, MemoryShares, Pressure, Waiting};
 use drainprof_profile::Level;
-use drainprof_report::{Options as ReportOptions, Report, samples};
+use drainprof_report::{Held, Options as ReportOptions, Report, samples};
 use serde_json::Value;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -103,18 +103,18 @@ pub(super) fn state() -> NodeState {
         labels: labels(),
         profile: target.allocators[0].profile.clone(),
         kind: "drain".to_owned(),
-        opened: 10_000,
-        drainable: 7_526,
-        pinned: 2_474,
-        unknown: 3,
+        granules: drainprof_report::Counts {
+            opened: 10_000,
+            drainable: 7_526,
+            pinned: 2_474,
+            unknown: 3,
+        },
         allocated: 20_000,
         freed: 17_526,
         hits: 40_000,
         cost_seconds: 0.25,
         processes: 1,
-        open_now: 16,
-        retained_granules: Some(2_474),
-        retained_bytes: None,
+        held: Held { open_now: 16, retained_granules: Some(2_474), retained_bytes: None },
         pin_delays: delays(),
         worst_site: Some(WorstSite {
             site: "00f1e2d3c4b5a697".to_owned(),
@@ -127,7 +127,7 @@ pub(super) fn state() -> NodeState {
     let gone = Counts {
         labels: hostile,
         processes: 0,
-        retained_granules: None,
+        held: Held { retained_granules: None, ..counts.held },
         worst_site: None,
         ..counts.clone()
     };

@@ -9,6 +9,7 @@ use std::{
 
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
+use drainprof_report::{Counts, Held};
 use rusqlite::Connection;
 
 use super::{Response, Running, TOKEN, get, get_all, labels, send, state};
@@ -30,13 +31,17 @@ pub(super) fn write_history(path: &Path) {
     let mut writer = Writer::open(&options).unwrap();
     for step in 0..=180 {
         let counts = ProfileCounts {
-            opened: 10 * step,
-            drainable: 8 * step,
-            pinned: 2 * step,
-            unknown: 0,
-            open_now: 3,
-            retained_granules: Some(2 * step),
-            retained_bytes: Some(2 * step * 4096),
+            granules: Counts {
+                opened: 10 * step,
+                drainable: 8 * step,
+                pinned: 2 * step,
+                unknown: 0,
+            },
+            held: Held {
+                open_now: 3,
+                retained_granules: Some(2 * step),
+                retained_bytes: Some(2 * step * 4096),
+            },
         };
         let memory = MemoryReading {
             rss_bytes: (10 << 20) + step * 8192,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use drainprof_census::HeapSummary;
 use drainprof_process::memory::MemoryReading;
+use drainprof_report::{Counts, Held, Kind};
 use rusqlite::{Connection, Row, params};
 
 use super::{
@@ -139,24 +140,24 @@ pub(super) fn add_counts(
         let key: (i64, i64) = (row.get(COUNT_COLUMNS)?, row.get(COUNT_COLUMNS + 1)?);
         let (run, unix_ms, counts) = counted(row)?;
         let (tally, change) = gathered.entry(key).or_default();
-        let added = tally.add(run, counts);
+        let added = tally.add(run, counts.granules);
         if unix_ms < since {
             continue;
         }
         if change.profile.is_empty() {
             (change.profile, change.kind) = names.get(&key.1).cloned().unwrap_or_default();
         }
-        change.sums = change.sums.plus(added);
-        change.open_now = counts.open_now;
+        change.sums.add(added);
+        change.open_now = counts.held.open_now;
         change.retained_granules_first =
-            change.retained_granules_first.or(counts.retained_granules);
-        change.retained_granules_last = counts.retained_granules;
-        change.retained_bytes_first = change.retained_bytes_first.or(counts.retained_bytes);
-        change.retained_bytes_last = counts.retained_bytes;
+            change.retained_granules_first.or(counts.held.retained_granules);
+        change.retained_granules_last = counts.held.retained_granules;
+        change.retained_bytes_first = change.retained_bytes_first.or(counts.held.retained_bytes);
+        change.retained_bytes_last = counts.held.retained_bytes;
     }
     for ((process, _), (_, mut change)) in gathered {
         if let Some(of) = changes.get_mut(&process).filter(|_| !change.profile.is_empty()) {
-            change.dsr = change.sums.dsr();
+            change.dsr = change.sums.dsr(Kind::Drain);
             of.profiles.push(change);
         }
     }
@@ -214,7 +215,7 @@ pub(super) fn series(
     while let Some(row) = rows.next()? {
         let (run, unix_ms, counts) = counted(row)?;
         let (tally, points) = gathered.entry(row.get(COUNT_COLUMNS)?).or_default();
-        let added = tally.add(run, counts);
+        let added = tally.add(run, counts.granules);
         if unix_ms >= since {
             points.push(CountPoint { unix_ms, added, counts });
         }
@@ -318,16 +319,11 @@ pub(super) const COUNT_COLUMNS: usize = 9;
 pub(super) fn counted(row: &Row<'_>) -> rusqlite::Result<(i64, u64, ProfileCounts)> {
     let plain = |at: usize| row.get::<_, i64>(at).map(unsigned);
     let maybe = |at: usize| row.get::<_, Option<i64>>(at).map(|value| value.map(unsigned));
-    let counts = ProfileCounts {
-        opened: plain(2)?,
-        drainable: plain(3)?,
-        pinned: plain(4)?,
-        unknown: plain(5)?,
-        open_now: plain(6)?,
-        retained_granules: maybe(7)?,
-        retained_bytes: maybe(8)?,
-    };
-    Ok((row.get(0)?, plain(1)?, counts))
+    let granules =
+        Counts { opened: plain(2)?, drainable: plain(3)?, pinned: plain(4)?, unknown: plain(5)? };
+    let held =
+        Held { open_now: plain(6)?, retained_granules: maybe(7)?, retained_bytes: maybe(8)? };
+    Ok((row.get(0)?, plain(1)?, ProfileCounts { granules, held }))
 }
 
 pub(super) fn profiles(

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
+use drainprof_report::Counts;
 use serde::Serialize;
 
-use super::super::{HeapPoint, ProfileCounts, Sums};
+use super::super::{HeapPoint, ProfileCounts};
 use crate::Labels;
 
 /// Which process.
@@ -68,7 +69,7 @@ pub struct ProfileChange {
     pub kind: String,
     /// What was added to the counters in that time.
     #[serde(flatten)]
-    pub sums: Sums,
+    pub sums: Counts,
     /// The DSR of these closes; null without a decided one.
     pub dsr: Option<f64>,
     /// Granules open at the last cycle.
@@ -137,7 +138,7 @@ pub struct CountPoint {
     /// When, in milliseconds since 1970.
     pub unix_ms: u64,
     /// What was added to the counters since the point before.
-    pub added: Sums,
+    pub added: Counts,
     /// The counters as they stood.
     #[serde(flatten)]
     pub counts: ProfileCounts,

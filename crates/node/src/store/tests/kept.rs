@@ -7,7 +7,7 @@ use tempfile::tempdir;
 use super::{BEGIN, moment, options, process, report, window};
 use crate::{
     Outcome,
-    store::{Event, HeapPoint, History, Moment, ProcessMoment, StoreError, Sums, Who, Writer},
+    store::{Event, HeapPoint, History, Moment, ProcessMoment, StoreError, Who, Writer},
 };
 
 /// Points, counters and memory come back as they were written, and a history that nobody has begun is reported as that.
@@ -32,7 +32,10 @@ fn course_of_a_process() {
     assert_eq!((one.memory[9].hits, one.memory[9].level), (1800, Some(Level::Boundary)));
     let points = &one.profiles[0].points;
     assert_eq!(points[9].counts, process(42, 900).profiles[0].counts);
-    assert_eq!(points[9].added, Sums { opened: 100, drainable: 90, pinned: 10, unknown: 0 });
+    assert_eq!(
+        points[9].added,
+        drainprof_report::Counts { opened: 100, drainable: 90, pinned: 10, unknown: 0 }
+    );
     assert_eq!(history.series(Who::Process(one.process.id), 0).unwrap(), series);
     assert_eq!(history.latest().unwrap(), Some(BEGIN + 45_000));
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use drainprof_process::memory::MemoryReading;
 use drainprof_profile::Level;
-use drainprof_report::{Host, Report, SCHEMA, SelfUse, Tool, Window};
+use drainprof_report::{Counts, Held, Host, Report, SCHEMA, SelfUse, Tool, Window};
 
 use super::{Moment, Options, ProcessMoment, ProfileCounts, ProfileMoment};
 use crate::{Labels, Outcome, WindowRecord};
@@ -31,13 +31,12 @@ fn options(directory: &Path) -> Options {
 fn process(pid: u32, opened: u64) -> ProcessMoment {
     let pinned = opened / 10;
     let counts = ProfileCounts {
-        opened,
-        drainable: opened - pinned,
-        pinned,
-        unknown: 0,
-        open_now: 3,
-        retained_granules: Some(pinned),
-        retained_bytes: Some(pinned * 4096),
+        granules: Counts { opened, drainable: opened - pinned, pinned, unknown: 0 },
+        held: Held {
+            open_now: 3,
+            retained_granules: Some(pinned),
+            retained_bytes: Some(pinned * 4096),
+        },
     };
     ProcessMoment {
         pid,

@@ -1,7 +1,7 @@
 //! What rewritten probes compute, held against a plain model of registers and memory; and what is refused.
 
 use drainprof_common::{
-    interp::{self, Registers, INPUTS, Machine, Outcome, Values, run, run_simple},
+    interp::{self, INPUTS, Machine, Outcome, Registers, Values, run, run_simple},
     spec::{ArgLocation, value},
 };
 use drainprof_process::testing::{library, open};

@@ -9,7 +9,7 @@ use super::{
     parts::{bar, cell, fact, facts, number, table, text as words_in},
     words,
 };
-use crate::{Finding, Memory, MemoryGrowth, Target, Weight, units};
+use crate::{Finding, Memory, MemoryGrowth, Severity, Target, units};
 
 /// Characters of names.
 const NAME: usize = 96;
@@ -76,8 +76,8 @@ fn parts(memory: &Memory) -> Markup {
 #[must_use]
 pub fn findings(findings: &[Finding]) -> Markup {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
-    sorted.sort_by_key(|finding| std::cmp::Reverse(finding.weight));
-    let notes = sorted.partition_point(|finding| finding.weight > Weight::Info);
+    sorted.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let notes = sorted.partition_point(|finding| finding.severity > Severity::Info);
     let (bad, notes) = sorted.split_at(notes);
     let list = |all: &[&Finding]| {
         html! { ul.plain { @for finding in all { li { (sentence(finding)) } } } }
@@ -91,10 +91,10 @@ pub fn findings(findings: &[Finding]) -> Markup {
 }
 
 fn sentence(finding: &Finding) -> Markup {
-    let (class, mark) = match finding.weight {
-        Weight::Info => ("dim", "note"),
-        Weight::Warning => ("warn", "warning"),
-        Weight::Error => ("bad", "error"),
+    let (class, mark) = match finding.severity {
+        Severity::Info => ("dim", "note"),
+        Severity::Warning => ("warn", "warning"),
+        Severity::Error => ("bad", "error"),
     };
     html! {
         b class=(class) { (mark) } " "

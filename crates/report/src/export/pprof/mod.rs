@@ -119,8 +119,8 @@ fn with_paths(report: &Report) -> impl Iterator<Item = (&Target, &Allocator, &[S
 fn pins(site: &Site) -> [i64; 4] {
     [
         signed(site.granules_pinned),
-        signed(site.objects),
-        signed(site.bytes.unwrap_or_default()),
+        signed(site.pins),
+        signed(site.pin_bytes.unwrap_or_default()),
         nanoseconds(site.pin_delay_total_seconds),
     ]
 }

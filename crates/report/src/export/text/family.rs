@@ -9,7 +9,7 @@ use super::{
     page::{PATH, Page, SYMBOL, cost},
 };
 use crate::{
-    Allocator, Cost, Finding, Kind, Report, Retention, Target, Weight,
+    Allocator, Cost, Finding, Kind, Report, Retention, Severity, Target,
     export::{Error, escape},
     units,
 };
@@ -112,7 +112,7 @@ fn shared<'a>(members: &[&'a Target]) -> Shared<'a> {
 
 /// Whether two findings are the same but for their numbers.
 fn is_alike(one: &Finding, other: &Finding) -> bool {
-    (&one.code, one.weight, &one.profile) == (&other.code, other.weight, &other.profile)
+    (&one.code, one.severity, &one.profile) == (&other.code, other.severity, &other.profile)
 }
 
 fn grown(target: &Target) -> i64 {
@@ -134,7 +134,7 @@ fn outstanding<'a>(members: &[&'a Target], found: &Shared<'_>) -> Vec<&'a Target
         members.iter().max_by_key(|one| retained(one)).filter(|one| retained(one) > (0, 0));
     let own = found
         .iter()
-        .filter(|(finding, processes)| processes.len() == 1 && finding.weight != Weight::Info);
+        .filter(|(finding, processes)| processes.len() == 1 && finding.severity != Severity::Info);
     let own = own
         .flat_map(|(_, processes)| processes.iter())
         .filter_map(|number| members.iter().find(|target| target.target == *number));

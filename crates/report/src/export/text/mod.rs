@@ -16,7 +16,7 @@ mod system;
 
 use std::io;
 
-use drainprof_common::loss::Severity;
+use drainprof_common::loss;
 use drainprof_process::elf::readable;
 
 use self::{
@@ -24,7 +24,7 @@ use self::{
     page::{BAD, DOUBTFUL, GOOD, PATH, Page, SYMBOL, cost},
 };
 use super::{Error, Exporter, Interval, SENTENCE, Style, escape, live, table::Rows};
-use crate::{Began, Ended, Finding, Report, Target, Weight, health::Health, units};
+use crate::{Began, Ended, Finding, Report, Severity, Target, health::Health, units};
 
 #[derive(Debug)]
 pub(super) struct Text;
@@ -106,7 +106,7 @@ impl Page<'_> {
         };
         self.line(&verdict)?;
         // Those that make it incomplete are reported as findings, with their remedy.
-        for line in health.lines.iter().filter(|line| line.severity == Severity::Notice) {
+        for line in health.lines.iter().filter(|line| line.severity == loss::Severity::Notice) {
             let name = escape::shown(&line.name, SYMBOL);
             self.wrapped("  ", &format!("{name} {}: {}", line.count, line.meaning))?;
         }
@@ -140,10 +140,10 @@ impl Page<'_> {
 
     fn findings(&mut self, findings: &[Finding]) -> Result<(), Error> {
         for finding in findings {
-            let (mark, paint) = match finding.weight {
-                Weight::Info => ("note", anstyle::Style::new()),
-                Weight::Warning => ("warning", DOUBTFUL),
-                Weight::Error => ("error", BAD),
+            let (mark, paint) = match finding.severity {
+                Severity::Info => ("note", anstyle::Style::new()),
+                Severity::Warning => ("warning", DOUBTFUL),
+                Severity::Error => ("error", BAD),
             };
             let about = [&finding.profile, &finding.instance]
                 .into_iter()

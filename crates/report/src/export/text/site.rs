@@ -40,7 +40,7 @@ impl Page<'_> {
             })?;
         } else if allocator.kind == Kind::Drain {
             // The others come after them, so those that are not listed have none either.
-            shown.retain(|site| site.objects > 0);
+            shown.retain(|site| site.pins > 0);
             if shown.is_empty() {
                 return self.fact("sites", &format!("{total} call paths allocate; none has pins"));
             }
@@ -148,7 +148,7 @@ fn pins(site: &Site) -> Vec<String> {
     vec![
         site.granules_pinned.to_string(),
         site.share.map_or_else(|| "-".to_owned(), units::percent),
-        site.objects.to_string(),
+        site.pins.to_string(),
         site.retained_bytes.map_or_else(|| "-".to_owned(), units::bytes),
         delay(site.pin_delay_seconds.p50),
         delay(site.pin_delay_seconds.p99),

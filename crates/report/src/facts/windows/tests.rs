@@ -55,8 +55,8 @@ fn processes_go_on() {
     let twin = first.targets[0].probes[0].clone();
     first.targets[0].probes.push(ProbeFacts { entries: 1, ..twin });
     let mut second = first.clone();
-    second.targets[0].ended = Some(crate::facts::Ended::Exit(None));
-    second.targets[0].began = Began::Exec(7);
+    second.targets[0].ended = Some(crate::facts::Ended::exit(None));
+    second.targets[0].began = Began::Exec { from_target: 7 };
     windows.add(first, LENGTH);
     let all = windows.join(second);
     let target = &all.targets[0];

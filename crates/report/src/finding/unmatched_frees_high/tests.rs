@@ -99,7 +99,7 @@ fn from_the_start() {
     let found = began(Began::FromStart, 0, 2);
     assert!(found[0].message.starts_with("2 of 101 frees (1.98 %)"), "{}", found[0].message);
     assert!(found[0].message.contains("or the target frees twice"), "{}", found[0].message);
-    assert_eq!(began(Began::Exec(0), 0, 2).len(), 1);
-    assert!(began(Began::Exec(0), 1, 2).is_empty());
-    assert!(began(Began::Forked(0), 0, 2).is_empty());
+    assert_eq!(began(Began::Exec { from_target: 0 }, 0, 2).len(), 1);
+    assert!(began(Began::Exec { from_target: 0 }, 1, 2).is_empty());
+    assert!(began(Began::Forked { from_target: 0 }, 0, 2).is_empty());
 }

@@ -6,6 +6,7 @@ use axum::{
     response::Response,
 };
 use drainprof_report::{
+    Counts, Kind,
     export::{
         PinWeight,
         html::{self as parts, Curve, Line, bar, cell, fact, facts, number, table, text},
@@ -28,7 +29,7 @@ use super::{
 use crate::{
     NodeState, NodeTarget, WindowRecord,
     history::Course,
-    store::{Event, ProfileSeries, Series, Sums},
+    store::{Event, ProfileSeries, Series},
 };
 
 /// Rows of lists.
@@ -198,9 +199,9 @@ fn in_range(
                     code { "objects" } " on."
                 }
             }
-            (curve("DSR of the closes", of(&|own| per_part(own, range, |sums, _| sums.dsr()), true), &dsr, Some(1.0)))
+            (curve("DSR of the closes", of(&|own| per_part(own, range, |sums, _| sums.dsr(Kind::Drain)), true), &dsr, Some(1.0)))
             (curve("Pinned closes per second", of(&|own| per_part(own, range, |sums, seconds| Some(sums.pinned as f64 / seconds?)), true), &count, None))
-            (curve("Open granules", of(&|own| own.points.iter().map(|point| (point.unix_ms as f64, point.counts.open_now as f64)).collect(), false), &plain, None))
+            (curve("Open granules", of(&|own| own.points.iter().map(|point| (point.unix_ms as f64, point.counts.held.open_now as f64)).collect(), false), &plain, None))
         }
         (split(series))
         (totals(view, series, range))
@@ -224,7 +225,7 @@ fn split(series: &Series) -> Markup {
 fn retained(own: &ProfileSeries) -> Vec<(f64, f64)> {
     let points = own.points.iter();
     points
-        .filter_map(|point| Some((point.unix_ms as f64, point.counts.retained_bytes? as f64)))
+        .filter_map(|point| Some((point.unix_ms as f64, point.counts.held.retained_bytes? as f64)))
         .collect()
 }
 
@@ -233,16 +234,17 @@ fn retained(own: &ProfileSeries) -> Vec<(f64, f64)> {
 fn per_part(
     own: &ProfileSeries,
     range: Range,
-    value: impl Fn(&Sums, Option<f64>) -> Option<f64>,
+    value: impl Fn(&Counts, Option<f64>) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
     let length = ((range.to - range.from) / RATE_PARTS as u64).max(1);
     // What was counted, and when the last of it.
-    let mut parts: Vec<Option<(Sums, u64)>> = vec![None; RATE_PARTS];
+    let mut parts: Vec<Option<(Counts, u64)>> = vec![None; RATE_PARTS];
     for point in &own.points {
         let index = (point.unix_ms.saturating_sub(range.from) / length) as usize;
         if let Some(part) = parts.get_mut(index.min(RATE_PARTS - 1)) {
-            let sums = part.map_or(Sums::default(), |(sums, _)| sums);
-            *part = Some((sums.plus(point.added), point.unix_ms));
+            let (sums, last) = part.get_or_insert_default();
+            sums.add(point.added);
+            *last = point.unix_ms;
         }
     }
     let mut before: Option<u64> = None;
@@ -274,9 +276,9 @@ fn totals(view: &View<'_>, series: &Series, range: Range) -> Markup {
         .profiles
         .iter()
         .map(|own| {
-            let sums =
-                own.points.iter().fold(Sums::default(), |sums, point| sums.plus(point.added));
-            let bytes = || own.points.iter().filter_map(|point| point.counts.retained_bytes);
+            let mut sums = Counts::default();
+            own.points.iter().for_each(|point| sums.add(point.added));
+            let bytes = || own.points.iter().filter_map(|point| point.counts.held.retained_bytes);
             let grown = match (bytes().next(), bytes().next_back()) {
                 (Some(first), Some(last)) => {
                     let sign = if last < first { "-" } else { "+" };
@@ -290,8 +292,12 @@ fn totals(view: &View<'_>, series: &Series, range: Range) -> Markup {
                 cell(sums.drainable),
                 cell(sums.pinned),
                 cell(sums.unknown),
-                cell(if own.kind == "drain" { units::dsr(sums.dsr()) } else { "-".to_owned() }),
-                cell(own.points.last().map_or(0, |point| point.counts.open_now)),
+                cell(if own.kind == "drain" {
+                    units::dsr(sums.dsr(Kind::Drain))
+                } else {
+                    "-".to_owned()
+                }),
+                cell(own.points.last().map_or(0, |point| point.counts.held.open_now)),
                 cell(bytes().next_back().map_or("not known".to_owned(), units::bytes)),
                 cell(grown),
             ]
