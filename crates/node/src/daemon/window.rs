@@ -231,7 +231,7 @@ pub(super) const STOPPING_PATIENCE: Duration = Duration::from_secs(30);
 mod tests {
     use std::os::unix::process::ExitStatusExt as _;
 
-    use drainprof_report::{Finding, Options, Weight, samples};
+    use drainprof_report::{Finding, Options, Severity, samples};
 
     use super::*;
 
@@ -258,7 +258,7 @@ mod tests {
         let mut dear: Report = serde_json::from_slice(&saved(false)).unwrap();
         dear.findings.push(Finding {
             code: OVER_BUDGET.to_owned(),
-            weight: Weight::Info,
+            severity: Severity::Info,
             profile: None,
             instance: None,
             message: String::new(),

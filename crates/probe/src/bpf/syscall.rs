@@ -209,11 +209,10 @@ pub(super) fn link_event(
     cookie: u64,
 ) -> io::Result<OwnedFd> {
     let mut arguments = nothing();
-    let of = &mut arguments.link_create;
-    of.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
-    of.__bindgen_anon_2.target_fd = event.as_raw_fd().cast_unsigned();
-    of.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
-    of.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
+    arguments.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    arguments.link_create.__bindgen_anon_2.target_fd = event.as_raw_fd().cast_unsigned();
+    arguments.link_create.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
+    arguments.link_create.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
     // SAFETY: there are no pointers.
     unsafe { descriptor(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
 }
