@@ -350,7 +350,7 @@ impl Symbols {
         let mut facts = SymbolFacts {
             left_out: self.left_out,
             given_up: self.given_up,
-            troubles: self.troubles.clone(),
+            errors: self.troubles.clone(),
             ..SymbolFacts::default()
         };
         for shown in &mut snapshot.targets {

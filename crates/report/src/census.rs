@@ -15,7 +15,7 @@ use crate::{
 /// Upper bounds of the classes of [`Census::fill`], in percent.
 const FILLS: [u64; 6] = [10, 25, 50, 75, 90, 100];
 
-/// Looks at every open granule of the snapshot.
+/// How full every open granule of the snapshot is.
 pub(super) fn census(facts: &AllocatorFacts, known: Known) -> Census {
     let mut census = Census {
         bytes_open: known.bytes.then_some(0),
@@ -29,7 +29,7 @@ pub(super) fn census(facts: &AllocatorFacts, known: Known) -> Census {
         census.granules_open += 1;
         add(&mut census.bytes_open, granule.bytes);
         if granule.before {
-            // It may hold objects from before the attach that nobody counted.
+            // It may hold objects from before the attach, which were not counted.
             census.unknown += 1;
             census.unknown_live_objects += granule.live;
             add(&mut census.unknown_live_bytes, granule.live_bytes);

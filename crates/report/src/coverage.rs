@@ -33,7 +33,7 @@ pub struct Coverage {
     pub probes: Vec<ProbeCoverage>,
     /// What was counted, per allocator instance.
     pub balances: Vec<Balance>,
-    /// Frees of objects that nobody knew, also those that belong to no instance.
+    /// Frees of objects whose allocation was not seen, also those that belong to no instance.
     pub unmatched_frees: u64,
     /// Their share of all frees of single objects; `None` without one.
     pub unmatched_share: Option<f64>,
@@ -71,13 +71,13 @@ pub struct Balance {
     pub opened: u64,
     /// Granules whose close was seen.
     pub closed: u64,
-    /// Closes of granules that nobody knew.
+    /// Closes of granules whose open was not seen.
     pub unmatched_closes: u64,
     /// Objects that were allocated.
     pub allocated: u64,
     /// Objects that were freed, alone or with their granule.
     pub freed: u64,
-    /// Frees of objects that nobody knew.
+    /// Frees of objects whose allocation was not seen.
     pub unmatched_frees: u64,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Changes([f64; BLOCKS - 1]);
 
 impl Changes {
     /// Cuts the time series into parts of equal length; `None` where one has too few points for a mean, or
-    /// where nobody searched for as long as a part.
+    /// where nothing was read for as long as a part.
     pub(crate) fn of(points: &[At]) -> Option<Self> {
         Self::between(points, mean)
     }

@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(others.len(), count);
     }
 
-    /// A frame that nobody can name tells nothing outside its process.
+    /// A frame without a name means nothing outside its process.
     #[test]
     fn unknown_frames_give_none() {
         let mut spoilt = site();

@@ -35,7 +35,7 @@ pub fn invariants_within(report: &Report, slack: u64) -> Vec<String> {
             check.objects();
             check.retention();
             check.lists();
-            check.course();
+            check.curve();
             check.sites();
             let instance = allocator.instance.as_deref().unwrap_or("-");
             broken.extend(check.broken.into_iter().map(|text| {
@@ -157,7 +157,7 @@ impl Check<'_> {
     }
 
     /// The curve ends with what is held back now. The windows of a duty cycle have curves of their own.
-    fn course(&mut self) {
+    fn curve(&mut self) {
         let allocator = self.allocator;
         let retention = &allocator.retention;
         let now = match allocator.kind {

@@ -1,7 +1,7 @@
 //! From facts to opinions: a [`Report`] names, ranks and judges what a `Snapshot` holds.
 //!
-//! Pure: no clock, no I/O, no names looked up. `cli` and the daemon build reports, `export` turns them
-//! into bytes; nothing left of this module formats text. A stored report can be read back and exported
+//! Pure: no clock, no I/O, no names searched for. `cli` and the daemon build reports, `export` turns them
+//! into bytes; nothing below this crate formats text. A stored report can be read back and exported
 //! again.
 
 mod build;

@@ -31,7 +31,7 @@ pub(super) fn judge(
     let limits: BTreeMap<u64, u64> = facts
         .lifetimes
         .iter()
-        // Nobody opens a page for a purpose that others like it have fulfilled: the census says what holds it.
+        // A page has no purpose that others opened there have fulfilled: the census says what holds it.
         .filter(|(_, hist)| !facts.profile.implicit && hist.count >= OVERDUE_MIN_CLOSES)
         .filter_map(|(&place, hist)| {
             // A p99 of 0 ns is below the clock's step, and would make every open granule overdue.

@@ -1,7 +1,7 @@
 //! Whether what was counted of a profile can be relied on at all.
 //!
 //! A profile describes one build of an allocator. On another build its probes may be hit while nothing that they
-//! compute is true: every open is rejected, closes name granules that nobody has opened, live counts cannot be read.
+//! compute is true: every open is rejected, closes name granules that were not opened, live counts cannot be read.
 //! The few counts that get through prove nothing, so all verdicts are taken back. Called by `build`, before anything
 //! else is made of the facts.
 
@@ -13,11 +13,11 @@ use drainprof_profile::{Key, Kind, Level, Role};
 use crate::facts::{AllocatorFacts, GranuleState, ProbeFacts, Snapshot, TargetFacts};
 
 /// Calls before a share of them says anything.
-const ENOUGH: u64 = 16;
+const MIN_CALLS: u64 = 16;
 
 /// Whether `part` is nearly all of `whole`, and `whole` is enough to say so.
 const fn nearly_all(part: u64, whole: u64) -> bool {
-    whole >= ENOUGH && part.saturating_mul(10) >= whole.saturating_mul(9)
+    whole >= MIN_CALLS && part.saturating_mul(10) >= whole.saturating_mul(9)
 }
 
 /// The snapshot without the verdicts of profiles that are not measurable.
@@ -28,7 +28,7 @@ pub(super) fn judge(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
             if let Some(because) = reason(snapshot, target, allocator) {
                 let target = &mut judged.to_mut().targets[index];
                 target.allocators[number].undecide(because);
-                // Nor does anybody know which memory is in its granules.
+                // Nor is it known which memory is in its granules.
                 if let Some(growth) = &mut target.growth {
                     for state in [GranuleState::Open, GranuleState::Pinned, GranuleState::Drained] {
                         growth.unplaced.entry(state).or_default();
@@ -129,7 +129,7 @@ fn rejected(probes: &[&ProbeFacts], counts: &Totals) -> Option<String> {
     let calls = Calls::of(probes, Role::Open);
     let failed = calls.rejected.saturating_add(calls.faults);
     let closes = counts.closed() + counts.unmatched_closes;
-    (nearly_all(failed, calls.judged) && closes >= ENOUGH && closes > 2 * counts.opened).then(|| {
+    (nearly_all(failed, calls.judged) && closes >= MIN_CALLS && closes > 2 * counts.opened).then(|| {
         format!(
             "{failed} of {} opens were rejected by the profile's `when` ({}), while {closes} granules were closed; \
              the profile is for another build",
@@ -156,7 +156,8 @@ fn unmatched(counts: &Totals) -> Option<String> {
     let Totals { opened, opened_before, reopened, unmatched_closes: unmatched, .. } = *counts;
     let closed = counts.closed();
     let twice = nearly_all(unmatched, closed + unmatched) && 2 * opened < closed;
-    let elsewhere = nearly_all(opened_before, closed) && 2 * reopened > opened && opened >= ENOUGH;
+    let elsewhere =
+        nearly_all(opened_before, closed) && 2 * reopened > opened && opened >= MIN_CALLS;
     if twice {
         return Some(format!(
             "{unmatched} of {} closes are of granules whose open was not seen; the profile misses an open \

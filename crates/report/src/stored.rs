@@ -64,7 +64,7 @@ pub enum StoredError {
     },
 }
 
-/// What tells documents and records apart; other fields are skipped.
+/// What distinguishes documents and records; other fields are skipped.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]

@@ -54,7 +54,7 @@ mod tests {
         *,
     };
 
-    /// The threshold itself is good enough, below it is 3, and nobody fails without being asked.
+    /// The threshold itself is good enough, below it is 3, and without a threshold no report fails.
     #[test]
     fn threshold_is_inclusive() {
         let report = Report::build(&samples::drain_snapshot(), &Options::default());

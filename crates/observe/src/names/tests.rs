@@ -95,7 +95,7 @@ fn without_a_helper() {
     assert_eq!(frame.module.as_deref(), Some("echo"));
     assert_eq!(snapshot.targets[0].frames[&7], Frame::default());
     assert_eq!((facts.places, facts.named, facts.pending, facts.given_up), (2, 1, 0, 1));
-    assert!(facts.troubles[0].contains("/nowhere/drainprof"), "{:?}", facts.troubles);
+    assert!(facts.errors[0].contains("/nowhere/drainprof"), "{:?}", facts.errors);
 }
 
 /// A process that was met while it lived has names after its end; one that was not has none, and neither
@@ -122,7 +122,7 @@ fn ended_processes() {
     fs::rename(other, &path).unwrap();
     let facts = named(&mut replaced, &mut after);
     assert_eq!((facts.named, facts.given_up), (0, 1));
-    assert!(facts.troubles[0].contains("another file"), "{:?}", facts.troubles);
+    assert!(facts.errors[0].contains("another file"), "{:?}", facts.errors);
     assert_eq!(after.targets[0].frames[&place].module.as_deref(), Some("echo"));
 }
 
@@ -153,7 +153,7 @@ fn paths_are_placed_when_they_are_found() {
     child.began = Began::Forked { from_target: 0 };
     after.targets.push(child);
     let facts = named(&mut early, &mut after);
-    assert_eq!((facts.named, facts.pending), (2, 0), "{:?}", facts.troubles);
+    assert_eq!((facts.named, facts.pending), (2, 0), "{:?}", facts.errors);
     for target in &after.targets {
         assert_eq!(target.frames[&place].function.as_deref(), Some("opens"));
     }

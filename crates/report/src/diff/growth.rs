@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(found[0].outstanding_bytes, Change { before: Some(0), after: Some(8000) });
     }
 
-    /// Where a report tells nothing of growth, nothing is known of its paths.
+    /// Where a report has no growth, nothing is known of its paths.
     #[test]
     fn without_growth() {
         let without = Report::build(&samples::drain_snapshot(), &Options::default());

@@ -29,8 +29,8 @@ pub struct Diff {
     pub notes: Vec<String>,
     /// The allocators, those of both reports first.
     pub allocators: Vec<AllocatorDiff>,
-    /// Call paths that memory grows by, of the processes of both reports together; left out where neither report tells
-    /// of growth.
+    /// Call paths that memory grows by, of the processes of both reports together; left out where neither report has
+    /// growth.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growth: Vec<GrowthDiff>,
 }

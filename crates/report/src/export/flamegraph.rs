@@ -21,7 +21,7 @@ use crate::model::Report;
 const LIST: usize = 27;
 const BELOW: usize = 150;
 /// All widths of a picture add up to less: what is more is only in a report that was made by hand.
-const MOST: u64 = 1 << 52;
+const MAX_WIDTH: u64 = 1 << 52;
 
 /// Grows up from the outermost function.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Exporter for Flamegraph {
 }
 
 fn draw(report: &Report, stacks: &Stacks) -> Result<Vec<u8>, Error> {
-    let share = MOST / stacks.folded.len() as u64;
+    let share = MAX_WIDTH / stacks.folded.len() as u64;
     let lines: Vec<String> = stacks
         .folded
         .iter()

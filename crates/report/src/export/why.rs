@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Rows of each answer.
-const ROWS: usize = 3;
+const MAX_ROWS: usize = 3;
 /// Characters of a sentence: two lines.
 const SENTENCE: usize = 170;
 /// Characters of a name.
@@ -130,7 +130,7 @@ struct Page<'a> {
 impl Page<'_> {
     /// A question, and its answers in lines of the page's width.
     fn answers(&mut self, question: &str, answers: &[String]) -> io::Result<()> {
-        for (index, answer) in answers.iter().take(ROWS).enumerate() {
+        for (index, answer) in answers.iter().take(MAX_ROWS).enumerate() {
             let mut rows = Rows::bare(self.style.width.saturating_sub(INDENT.len() as u16));
             rows.push(vec![shown(answer, SENTENCE)]);
             for (line, text) in rows.lines("").iter().enumerate() {

@@ -1,5 +1,5 @@
 //! How much was allocated and freed up to a moment, kept for a few moments of the past: so that a report can
-//! tell what comes and goes from what goes on.
+//! distinguish what comes and goes from what continues.
 //!
 //! Pure: the caller says when, and hands over the counts. Used by the finding
 //! `unmatched_frees_high`.

@@ -21,5 +21,5 @@ pub struct SymbolFacts {
     /// How many were given up: their object's symbols could not be read in bounded time and memory.
     pub given_up: u64,
     /// Why, one sentence per cause; bounded.
-    pub troubles: Vec<String>,
+    pub errors: Vec<String>,
 }

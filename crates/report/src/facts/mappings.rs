@@ -126,7 +126,7 @@ impl MappingLedger {
         self.unmapped
     }
 
-    /// Bytes that calls of `munmap` named and nobody was seen to map: of mappings that were there before, or none.
+    /// Bytes that calls of `munmap` named and no call was seen to map: of mappings that were there before, or none.
     #[must_use]
     pub const fn unmapped_before(&self) -> u64 {
         self.unmapped_before

@@ -12,7 +12,7 @@ use crate::series::SiteSeries;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallPath {
     /// Return addresses in the target's memory; of a frame that a signal has interrupted, one byte behind the
-    /// instruction with which it goes on, so that for all of them the name is that of the byte before.
+    /// instruction at which it continues, so that for all of them the name is that of the byte before.
     pub addresses: Vec<u64>,
     /// Why it ends.
     pub end: PathEnd,

@@ -94,7 +94,7 @@ impl Windows {
         }
     }
 
-    /// All windows: those that have ended, and the one that `now` tells of.
+    /// All windows: those that have ended, and the one that `now` is of.
     #[must_use]
     pub fn join(&self, now: Snapshot) -> Snapshot {
         let mut joined = Snapshot { targets: self.targets.clone(), ..now };

@@ -1,4 +1,4 @@
-//! `--no-paths`: takes from a report what tells where and on what it was measured, so that it can be passed on.
+//! `--no-paths`: takes from a report where and on what it was measured, so that it can be shared.
 //!
 //! Taken out: addresses, source files and lines, labels, build ids,
 //! ids of sites. Replaced by pseudonyms: modules, executables and

@@ -1,6 +1,6 @@
 //! The filter of growth by time: what call stacks have added to resident memory between two times.
 //!
-//! So a leak, which goes on, stands apart from what a start or a cache has taken once.
+//! So a leak, which continues, stands apart from what a start or a cache has taken once.
 
 use std::cmp::Reverse;
 

@@ -56,7 +56,7 @@ pub struct Wanted {
     pub times: Times,
     /// Of growth, only call stacks that have added memory in this time.
     pub grown_between: Option<Range>,
-    /// Take out what tells where and on what it was measured.
+    /// Take out where and on what it was measured.
     pub no_paths: bool,
 }
 
@@ -183,7 +183,7 @@ impl Filter {
             Some(Err(untold)) => (Left::default(), Some(untold)),
             None => (Left::default(), None),
         };
-        // Before the note is added, which tells no pattern then: another filter's may hold names.
+        // Before the note is added, which then names no pattern: another filter's may hold names.
         self.anonymise(report);
         // Lists that were only cut at their ends say so themselves.
         if self.wanted.chooses() {
@@ -216,7 +216,7 @@ impl Filter {
         self.wanted.grown_between.map_or(Ok(()), |range| grown::check(range, report))
     }
 
-    /// Only takes out, where that is wanted, what tells where and on what the report was measured.
+    /// Only takes out, where that is asked for, where and on what the report was measured.
     pub fn anonymise(&mut self, report: &mut Report) {
         if self.wanted.no_paths {
             self.anonymiser.apply(report);
@@ -299,7 +299,7 @@ impl Wanted {
         }
     }
 
-    /// What is not known passes: an age that is older than the attach, bytes that no profile tells.
+    /// What is not known passes: an age that is older than the attach, bytes that no profile knows.
     fn granule(&self, age: Option<f64>, bytes: Option<u64>, opened_by: Option<&Frame>) -> bool {
         age.is_none_or(|age| age >= self.min_age.as_secs_f64())
             && bytes.is_none_or(|bytes| bytes >= self.min_bytes)

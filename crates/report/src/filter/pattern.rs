@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 use crate::Frame;
 
 /// Bytes of a pattern.
-const LONGEST: usize = 1_000;
+const MAX_PATTERN_BYTES: usize = 1_000;
 /// Bytes that a compiled pattern, and the tables made while it matches, may take each.
 const MEMORY: usize = 1 << 20;
 /// Parentheses in one another.
@@ -19,7 +19,7 @@ const LOOKED_AT: usize = 4_096;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PatternError {
     /// It is too long.
-    #[error("the pattern has {0} bytes; at most {LONGEST} are taken")]
+    #[error("the pattern has {0} bytes; at most {MAX_PATTERN_BYTES} are taken")]
     TooLong(usize),
     /// It is not a regular expression, or a too large one; the message shows where.
     #[error("{0}")]
@@ -35,7 +35,7 @@ pub struct Pattern {
 impl Pattern {
     /// Compiles a pattern; the error shows the position.
     pub fn new(text: &str) -> Result<Self, PatternError> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_PATTERN_BYTES {
             return Err(PatternError::TooLong(text.len()));
         }
         RegexBuilder::new(text)

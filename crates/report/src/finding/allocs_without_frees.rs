@@ -8,7 +8,7 @@ use crate::{Kind, Severity, units};
 pub(super) const RULE: Rule = Rule { code: "allocs_without_frees", check };
 
 /// Allocations before the absence of frees says anything.
-const ENOUGH: u64 = 1_000;
+const MIN_ALLOCS: u64 = 1_000;
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
@@ -18,7 +18,8 @@ fn check(case: &Case<'_>) -> Vec<Found> {
         let names_free = profile.probes.iter().any(|probe| probe.role == Role::Free);
         let frees = objects.freed + subject.facts.totals.unmatched_frees;
         // Members of a `bulk` granule are freed by its close; none may have come yet.
-        if profile.kind != Kind::Bulk && names_free && frees == 0 && objects.allocated >= ENOUGH {
+        if profile.kind != Kind::Bulk && names_free && frees == 0 && objects.allocated >= MIN_ALLOCS
+        {
             let message = format!(
                 "{} objects allocated and none freed in {}: is the free function inlined, or does the \
                  program free through another one?",
@@ -36,7 +37,7 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told for many allocations without any free, matched or not; a single free ends it.
+    /// Reported for many allocations without any free, matched or not; a single free ends it.
     #[test]
     fn needs_many_and_none() {
         let mut snapshot = samples::drain_snapshot();
@@ -46,7 +47,7 @@ mod tests {
         snapshot.targets[0].allocators[0].totals.unmatched_frees = 1;
         assert!(reported(&RULE, &snapshot).is_empty());
         snapshot.targets[0].allocators[0].totals.unmatched_frees = 0;
-        snapshot.targets[0].allocators[0].totals.allocated = ENOUGH - 1;
+        snapshot.targets[0].allocators[0].totals.allocated = MIN_ALLOCS - 1;
         assert!(reported(&RULE, &snapshot).is_empty());
     }
 }

@@ -28,7 +28,7 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told of a pool whose closes were counted alone, and of nothing whose closes are judged.
+    /// Reported of a pool whose closes were counted alone, and of nothing whose closes are judged.
     #[test]
     fn judges_nothing() {
         let close = |mut snapshot: crate::facts::Snapshot| {

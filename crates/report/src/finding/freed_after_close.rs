@@ -11,14 +11,14 @@ pub(super) const RULE: Rule = Rule { code: "freed_after_close", check };
 /// Fewer may be ids that were given out again, unseen.
 const FEW: u64 = 20;
 /// The least share of what the closes have freed.
-const SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     for subject in case.subjects() {
         let (profile, totals) = (&subject.facts.profile, &subject.facts.totals);
         let (late, in_bulk) = (totals.freed_after_close, totals.freed_in_bulk);
-        if profile.kind == Kind::Bulk && late >= FEW && late as f64 >= SHARE * in_bulk as f64 {
+        if profile.kind == Kind::Bulk && late >= FEW && late as f64 >= MIN_SHARE * in_bulk as f64 {
             let message = format!(
                 "{late} objects were freed after the close of their granule, {} of those that its close \
                  should have freed: a close frees no members here; in the profile, write kind = \"drain\"",
@@ -35,7 +35,7 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told of a bulk profile from the twentieth on, if they are a hundredth of what closes have freed.
+    /// Reported of a bulk profile from the twentieth on, if they are a hundredth of what closes have freed.
     #[test]
     fn needs_some() {
         let mut snapshot = samples::bulk_snapshot();

@@ -6,7 +6,7 @@ use super::{Case, Found, Rule, Subject, who_pins};
 use crate::{Growth, Kind, Severity, Site};
 
 /// Call paths that are named.
-const NAMED: usize = 3;
+const MAX_NAMED_SITES: usize = 3;
 
 pub(super) const RULE: Rule = Rule { code: "leak", check };
 
@@ -39,12 +39,12 @@ fn of_live(subject: &Subject<'_>) -> Option<Found> {
         (None, []) => return None,
         (None, _) => "live memory of call stacks grows steadily".to_owned(),
     };
-    for (site, _) in sites.iter().take(NAMED) {
+    for (site, _) in sites.iter().take(MAX_NAMED_SITES) {
         let reason = site.verdict_reason.as_deref().unwrap_or_default();
         let _ = write!(message, "; {} keeps: {reason}", who_pins::path(site));
     }
-    if sites.len() > NAMED {
-        let _ = write!(message, "; and {} more call stacks", sites.len() - NAMED);
+    if sites.len() > MAX_NAMED_SITES {
+        let _ = write!(message, "; and {} more call stacks", sites.len() - MAX_NAMED_SITES);
     }
     Some(subject.found(RULE.code, Severity::Warning, message))
 }
@@ -74,7 +74,7 @@ mod tests {
 
     /// A steady growth is reported with its forecast; a flat time series and one that was not observed are silent.
     #[test]
-    fn tells_the_forecast() {
+    fn reports_the_forecast() {
         let found = reported(&RULE, &samples::drain_snapshot());
         assert_eq!(found.len(), 1);
         let start = "retention grows steadily: +81.5 GiB/day at the present rate: 247 pinned closes/s \

@@ -28,7 +28,7 @@ mod tests {
 
     /// A loss is reported with its number and its remedy; a notice is not a loss.
     #[test]
-    fn tells_what_and_remedy() {
+    fn reports_what_and_remedy() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.losses[Loss::UnmatchedClose as usize] = 5;
         assert!(reported(&RULE, &snapshot).is_empty());

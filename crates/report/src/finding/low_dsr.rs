@@ -6,7 +6,7 @@ use crate::{Severity, units};
 pub(super) const RULE: Rule = Rule { code: "low_dsr", check };
 
 /// Decided closes before the rate says anything.
-const ENOUGH: u64 = 20;
+const MIN_CLOSES: u64 = 20;
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
@@ -19,7 +19,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
             dsr if dsr >= 0.5 => "closes often leave a granule behind",
             _ => "most closes leave a granule behind",
         };
-        if decided >= ENOUGH {
+        if decided >= MIN_CLOSES {
             let message = format!(
                 "DSR {} over {decided} decided closes: {words}; long-lived objects are allocated in \
                  short-lived granules",

@@ -7,7 +7,7 @@ pub(super) const RULE: Rule = Rule { code: "names_missing", check };
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let Some(facts) = &case.snapshot.symbols else { return Vec::new() };
-    let mut reasons = facts.troubles.clone();
+    let mut reasons = facts.errors.clone();
     // While it is still examined the targets, names come with a later line.
     if facts.pending > 0 && case.options.slack == 0 {
         reasons.push(format!("{} were not found in time", facts.pending));
@@ -36,15 +36,15 @@ mod tests {
     /// Names that are missing for a reason are reported with it; places that have no name are not, and neither
     /// are reports without names.
     #[test]
-    fn tells_the_reason() {
+    fn reports_the_reason() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.symbols = None;
         assert!(reported(&RULE, &snapshot).is_empty());
         let facts = SymbolFacts { places: 9, named: 5, ..SymbolFacts::default() };
         snapshot.symbols = Some(facts.clone());
         assert!(reported(&RULE, &snapshot).is_empty());
-        let troubles = vec!["libx.so is damaged".to_owned()];
-        snapshot.symbols = Some(SymbolFacts { pending: 2, given_up: 1, troubles, ..facts });
+        let errors = vec!["libx.so is damaged".to_owned()];
+        snapshot.symbols = Some(SymbolFacts { pending: 2, given_up: 1, errors, ..facts });
         let found = reported(&RULE, &snapshot);
         assert_eq!(found.len(), 1);
         for part in ["5 of 9", "libx.so is damaged", "2 were not found in time"] {

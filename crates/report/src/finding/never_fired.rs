@@ -14,7 +14,7 @@ use crate::{
 pub(super) const RULE: Rule = Rule { code: "never_fired", check };
 
 /// How many probes one sentence names.
-const NAMED: usize = 8;
+const MAX_NAMED_PROBES: usize = 8;
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
@@ -137,15 +137,15 @@ fn is_family(one: &str, other: &str) -> bool {
 
 /// Roles and names, and once for each run of them the file that they are in.
 fn names(silent: &[&ProbeFacts]) -> String {
-    let shown = &silent[..silent.len().min(NAMED)];
+    let shown = &silent[..silent.len().min(MAX_NAMED_PROBES)];
     let mut names = Vec::new();
     for (index, probe) in shown.iter().enumerate() {
         let name = format!("{} {}", probe.role, printable(readable(&probe.symbol)));
         let is_last = shown.get(index + 1).is_none_or(|next| next.object != probe.object);
         names.push(if is_last { format!("{name} in {}", probe.object) } else { name });
     }
-    if silent.len() > NAMED {
-        names.push(format!("{} more", silent.len() - NAMED));
+    if silent.len() > MAX_NAMED_PROBES {
+        names.push(format!("{} more", silent.len() - MAX_NAMED_PROBES));
     }
     names.join(", ")
 }

@@ -40,7 +40,7 @@ mod tests {
 
     /// Only a `drain` allocator without a decided close lacks data; the other kinds never have a DSR.
     #[test]
-    fn undecided_is_told() {
+    fn undecided_is_reported() {
         assert!(reported(&RULE, &samples::drain_snapshot()).is_empty());
         assert!(reported(&RULE, &samples::bulk_snapshot()).is_empty());
         let found = reported(&RULE, &samples::undecided_snapshot());
@@ -50,7 +50,7 @@ mod tests {
 
     /// A process in which nothing was seen says so.
     #[test]
-    fn silence_is_told() {
+    fn silence_is_reported() {
         let mut snapshot = samples::drain_snapshot();
         snapshot.targets[0].allocators.clear();
         assert!(reported(&RULE, &snapshot)[0].message.contains("with 4 probes in place"));

@@ -9,7 +9,7 @@ use crate::{Severity, facts::Began};
 pub(super) const RULE: Rule = Rule { code: "opened_before", check };
 
 /// Closes before a share of them says anything.
-const ENOUGH: u64 = 20;
+const MIN_CLOSES: u64 = 20;
 
 fn check(case: &Case<'_>) -> Vec<Found> {
     let mut found = Vec::new();
@@ -17,7 +17,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
         let target = &case.snapshot.targets[subject.index];
         let totals = &subject.facts.totals;
         let (closed, before) = (totals.closed(), totals.unknown.min(totals.opened_before));
-        if target.began == Began::FromStart || closed < ENOUGH || before <= closed / 2 {
+        if target.began == Began::FromStart || closed < MIN_CLOSES || before <= closed / 2 {
             continue;
         }
         let message = format!(

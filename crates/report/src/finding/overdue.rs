@@ -33,9 +33,9 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told with number, bytes and age; silent where nothing is overdue.
+    /// Reported with number, bytes and age; silent where nothing is overdue.
     #[test]
-    fn tells_the_oldest() {
+    fn reports_the_oldest() {
         let found = reported(&RULE, &samples::bulk_snapshot());
         assert_eq!(found.len(), 1);
         let start = "1 of 2 open granules are overdue, 8.0 KiB, the oldest for 9.00 s";

@@ -89,9 +89,9 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told with counts, reasons, and the module that cannot be left.
+    /// Reported with counts, reasons, and the module that cannot be left.
     #[test]
-    fn tells_reasons() {
+    fn reports_reasons() {
         let mut snapshot = samples::stacks_snapshot();
         assert_eq!(
             reported(&RULE, &snapshot)[0].message,

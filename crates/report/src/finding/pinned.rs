@@ -53,9 +53,9 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told with what is retained and the rate at which it grows.
+    /// Reported with what is retained and the rate at which it grows.
     #[test]
-    fn tells_amount_and_rate() {
+    fn reports_amount_and_rate() {
         let message = reported(&RULE, &samples::drain_snapshot())[0].message.clone();
         assert_eq!(
             message,

@@ -1,4 +1,4 @@
-//! `pins_unnamed`: level `stacks`, but nobody knows whose objects are live at a close.
+//! `pins_unnamed`: level `stacks`, but whose objects are live at a close is not known.
 
 use drainprof_profile::{Key, Level, Profile, Role};
 
@@ -13,7 +13,7 @@ fn check(case: &Case<'_>) -> Vec<Found> {
 
 fn judge(subject: &Subject<'_>) -> Option<Found> {
     let profile = &subject.facts.profile;
-    // Of a bulk close nobody is the pin; its objects need no ids.
+    // A bulk close has no pin; its objects need no ids.
     let concerned = subject.facts.level == Level::Stacks && profile.kind != Kind::Bulk;
     // Whoever has counted its live objects knows them.
     let known = subject.facts.sites.iter().any(|site| site.live.is_some());
@@ -42,7 +42,7 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told where a free does not name its object, with what to add; not at other levels, not for pools
+    /// Reported where a free does not name its object, with what to add; not at other levels, not for pools
     /// that are closed with their objects.
     #[test]
     fn objects_without_ids() {

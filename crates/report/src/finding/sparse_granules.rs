@@ -40,9 +40,9 @@ mod tests {
     use super::{super::reported, *};
     use crate::samples;
 
-    /// Told with numbers where it is worth it; silent below a megabyte, and where granules are full.
+    /// Reported with numbers where it is worth it; silent below a megabyte, and where granules are full.
     #[test]
-    fn tells_what_compaction_would_free() {
+    fn reports_what_compaction_would_free() {
         let snapshot = samples::pages_snapshot();
         assert!(reported(&RULE, &snapshot).is_empty());
         let mut large = snapshot;

@@ -1,9 +1,9 @@
 //! `unmatched_frees_high`: frees and allocations do not match each other.
 //!
 //! After an attach, objects that are older than it are freed for a while, in the healthiest program; those
-//! are no reason to accuse the profile. What tells them from a missed alloc function:
+//! are no reason to accuse the profile. What distinguishes them from a missed alloc function:
 //!
-//! - A program that goes on allocates a new object for an old one that it frees. Where an alloc function is
+//! - A program that runs on allocates a new object for an old one that it frees. Where an alloc function is
 //!   missed, more goes than is seen to come, for as long as one looks.
 //! - A program that shrinks, or frees all at its end, does so at some time; a missed function is missed all
 //!   the time.
@@ -24,7 +24,7 @@ use crate::{
 pub(super) const RULE: Rule = Rule { code: "unmatched_frees_high", check };
 
 /// The share of all frees from which on it is reported.
-const SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 /// Fewer unmatched frees in half of the time prove nothing.
 const FEW: u64 = 20;
 /// By how much the surplus per second may differ between the halves.
@@ -118,14 +118,14 @@ fn is_high(
     then: &dyn Fn(&Flows) -> Flow,
 ) -> bool {
     if from_start {
-        return share(now) > SHARE;
+        return share(now) > MIN_SHARE;
     }
     let Some(halves) = halves else { return false };
     let first = then(halves.first);
     let second = now.since(first);
     let goes_on = |half: Flow| {
         let surplus = half.surplus() as f64 / (half.freed + half.unmatched) as f64;
-        half.unmatched >= FEW && share(half) > SHARE && surplus > SHARE
+        half.unmatched >= FEW && share(half) > MIN_SHARE && surplus > MIN_SHARE
     };
     let first_rate = first.surplus() as f64 / halves.first_s;
     let second_rate = second.surplus() as f64 / halves.second_s;

@@ -27,7 +27,7 @@ impl Check<'_> {
         for site in sites {
             self.site(site);
         }
-        // What was lost is counted by nobody, or by one side alone.
+        // What was lost is not counted, or by one side alone.
         if !self.report.complete {
             return;
         }

@@ -14,13 +14,13 @@ use crate::{
 pub const MIN_SECONDS: f64 = 20.0;
 /// Points that there must be.
 pub const MIN_POINTS: usize = 20;
-/// Growth that is less than this is none: the kernel itself tells resident memory only to within some dozens of pages
+/// Growth that is less than this is none: the kernel itself reports resident memory only to within some dozens of pages
 /// per thread or CPU.
 pub const MIN_GROWTH_BYTES: u64 = 1 << 20;
 /// How sure growth must be for the verdict. Many processes are judged again and again, so this is more than the 95 % of
 /// the intervals.
 pub const MIN_CONFIDENCE: f64 = 0.99;
-/// Growth that goes on: the later half's is at least this share of the earlier half's.
+/// Growth that continues: the later half's is at least this share of the earlier half's.
 const STEADY: f64 = 0.5;
 
 /// What the time series looks like.
@@ -30,13 +30,13 @@ pub enum MemoryVerdict {
     /// Too short, too few readings, or a gap in them.
     #[default]
     TooLittle,
-    /// It grows, and goes on growing.
+    /// It grows without an end in sight.
     Growing,
     /// No growth that can be reported from its ups and downs.
     Steady,
     /// It grew or shrank, but less and less: what a start or a cache that fills looks like.
     Settling,
-    /// It shrinks, and goes on shrinking.
+    /// It shrinks without an end in sight.
     Shrinking,
 }
 
@@ -157,7 +157,7 @@ fn judge([one, other]: [MemoryVerdict; 2]) -> MemoryVerdict {
     match (one, other) {
         (same, MemoryVerdict::Steady) | (MemoryVerdict::Steady, same) => same,
         (one, other) if one == other => one,
-        // One goes on and the other does not, or they go apart.
+        // One continues and the other does not, or they diverge.
         _ => MemoryVerdict::Settling,
     }
 }

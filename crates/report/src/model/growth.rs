@@ -77,7 +77,7 @@ pub struct RssChange {
     pub by_others: ByKind,
     /// From outside, as by reclaim; 0 once the process has ended.
     pub from_outside: ByKind,
-    /// Resident memory now, as the kernel has told it at the last change; null where it has told none, or the process
+    /// Resident memory now, as the kernel reported it at the last change; null where it reported none, or the process
     /// has ended.
     pub now_bytes: Option<u64>,
     /// The most that anonymous memory was.

@@ -204,15 +204,15 @@ pub(crate) fn memory_snapshot() -> Snapshot {
         cgroup_limit_bytes: Some(1 << 30),
         cgroup_room_bytes: Some((1 << 30) - 60_000_000 - u64::from(second) * 100_000),
     };
-    let course = |seconds: u32| {
-        let mut course = MemorySeries::new();
-        (0..=seconds).for_each(|second| course.add(f64::from(second), &reading(second)));
-        course
+    let series = |seconds: u32| {
+        let mut series = MemorySeries::new();
+        (0..=seconds).for_each(|second| series.add(f64::from(second), &reading(second)));
+        series
     };
     let mut snapshot = drain_snapshot();
-    snapshot.targets[0].memory = Some(course(120));
+    snapshot.targets[0].memory = Some(series(120));
     let second = snapshot.targets[0].clone();
-    snapshot.targets.push(TargetFacts { target: 1, memory: Some(course(7)), ..second });
+    snapshot.targets.push(TargetFacts { target: 1, memory: Some(series(7)), ..second });
     let waiting = |avg10| Waiting { avg10, avg60: 0.01, avg300: 0.0, total_seconds: 12.5 };
     snapshot.pressure = Some(Pressure { some: waiting(0.125), full: waiting(0.05) });
     snapshot

@@ -107,20 +107,20 @@ pub fn stacks_snapshot() -> Snapshot {
     facts.pin_delays = hist(424, 50 * MS);
     facts.pin_delays.merge(&hist(50, MS));
     let lateness = Lateness { fundamental: 1_800, undecided: 200, ..Lateness::default() };
-    let course = |granules: fn(u64) -> u64| {
+    let series = |granules: fn(u64) -> u64| {
         let [came, went] = [0; 2];
         Some(SiteSeries { held: curve(granules), came, went, ..SiteSeries::default() })
     };
     let sessions = SiteFacts {
         path: path(&[at::SESSION]),
         lateness,
-        over_time: course(|tick| 10 * tick),
+        over_time: series(|tick| 10 * tick),
         ..site(2_000)
     };
     let lateness = Lateness { moderate: 424, ..Lateness::default() };
     let cache = SiteFacts {
         path: path(&[at::CACHE]),
-        over_time: course(|tick| if tick < 200 { 2 } else { 0 }),
+        over_time: series(|tick| if tick < 200 { 2 } else { 0 }),
         ..drained(424, 50 * MS, lateness)
     };
     let lateness = Lateness { near: 50, ..Lateness::default() };

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use super::points::{Point, TimeSeries};
 
 /// Call stacks whose series are kept: those that have changed most.
-const MOST: usize = 256;
+const MAX_STACKS: usize = 256;
 
 /// What was added by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct AddedSet {
     kept: BTreeMap<(u32, u32), AddedSeries>,
     /// When was read.
     readings: AddedSeries,
-    /// Whether a stack was left out for want of room: then nobody knows what those without series had added.
+    /// Whether a stack was left out for want of room: then what those without a series had added is not known.
     left_out: bool,
 }
 
@@ -55,7 +55,7 @@ impl AddedSet {
         }
         new.sort_by_key(|(stack, bytes)| (Reverse(bytes.unsigned_abs()), *stack));
         for (stack, bytes) in new {
-            if self.kept.len() >= MOST && !self.make_room(bytes) {
+            if self.kept.len() >= MAX_STACKS && !self.make_room(bytes) {
                 break;
             }
             // Until now it had added nothing, unless it was left out.
@@ -150,9 +150,9 @@ mod tests {
         let mut set = AddedSet::default();
         let many = (0..1_000).map(|number| ((0, number), i64::from(number) + 1));
         set.add(100 * MS, &many.collect());
-        assert_eq!(set.kept.len(), MOST);
+        assert_eq!(set.kept.len(), MAX_STACKS);
         assert!(set.of((0, 999)).is_some() && set.of((0, 743)).is_none());
         set.add(200 * MS, &BTreeMap::from([((0, 7), 4_000)]));
-        assert_eq!((values(&set, 7), set.kept.len()), (vec![(200, 4_000)], MOST));
+        assert_eq!((values(&set, 7), set.kept.len()), (vec![(200, 4_000)], MAX_STACKS));
     }
 }

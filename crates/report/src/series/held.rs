@@ -35,7 +35,7 @@ pub enum HeldBytes {
     Counter,
     /// All granules are of this size.
     Each(u64),
-    /// Each granule's own, as told when it was opened.
+    /// Each granule's own, which its open names.
     Own,
     /// Nobody knows them before the granule is closed.
     Unknown,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     /// Bytes come from where the profile and the kind have them: those of open granules are known only
-    /// if all are equal or the open tells them.
+    /// if all are equal or the open names them.
     #[test]
     fn bytes_have_a_source() {
         let mut profile = (*samples::bulk().profile).clone();

@@ -6,7 +6,7 @@ use super::points::{Point, Thinned};
 use crate::fit::At;
 
 /// Points that are kept at most. When there are more, each two become one that knows their mean and their lowest value.
-const MOST: usize = 256;
+const MAX_POINTS: usize = 256;
 
 /// Readings that followed each other, as one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,7 +66,7 @@ pub(crate) struct Values {
     pub(crate) anon: Vec<At>,
 }
 
-/// Readings of one process: the first and the newest as they were, and at most `MOST` points, however many
+/// Readings of one process: the first and the newest as they were, and at most `MAX_POINTS` points, however many
 /// readings are added. At most 14 KiB.
 #[derive(Clone, Debug)]
 pub struct MemorySeries {
@@ -88,7 +88,13 @@ impl MemorySeries {
     /// A series from the first reading on. When it is full, its points become coarser.
     #[must_use]
     pub const fn new() -> Self {
-        Self { first: None, newest: None, points: Thinned::new(MOST, 0), readings: 0, over: None }
+        Self {
+            first: None,
+            newest: None,
+            points: Thinned::new(MAX_POINTS, 0),
+            readings: 0,
+            over: None,
+        }
     }
 
     /// A series that forgets what is older than `over` seconds: for a process that is watched for months, growth is
@@ -171,9 +177,9 @@ mod tests {
         let mut series = MemorySeries::new();
         for second in 0..100_000u32 {
             series.add(f64::from(second) * 0.25, &reading(u64::from(second) + 10));
-            assert!(series.points.points().len() <= MOST);
+            assert!(series.points.points().len() <= MAX_POINTS);
         }
-        assert!(series.points.points().len() >= MOST / 3, "{}", series.points.points().len());
+        assert!(series.points.points().len() >= MAX_POINTS / 3, "{}", series.points.points().len());
         let Values { rss, floor, anon } = series.values();
         assert_eq!((rss[0].0, floor[0].1, anon[0].1), (0.0, 10.0, 7.0), "swapped-out is anonymous");
         assert!(rss.windows(2).all(|two| two[0].0 < two[1].0 && two[1].0 - two[0].0 < 500.0));
@@ -199,9 +205,9 @@ mod tests {
         for second in 0..200_000u32 {
             let leaked = u64::from(second.saturating_sub(198_200)) * 1_000;
             series.add(f64::from(second), &reading((1 << 30) + leaked));
-            assert!(series.points.points().len() <= MOST, "{}", series.points.points().len());
+            assert!(series.points.points().len() <= MAX_POINTS, "{}", series.points.points().len());
         }
-        assert!(series.points.points().len() >= MOST / 3, "{}", series.points.points().len());
+        assert!(series.points.points().len() >= MAX_POINTS / 3, "{}", series.points.points().len());
         let Values { rss, .. } = series.values();
         let (first, last) = (rss[0].0, rss.last().unwrap().0);
         assert!((OVER - 40.0..=OVER).contains(&(last - first)), "{}", last - first);

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Sites whose series are kept: those that have held most.
-const MOST: usize = 256;
+const MAX_SITES: usize = 256;
 
 /// What a site holds back, over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct SiteNow {
     pub fresh: u64,
     /// Its objects that are live; the time is not used.
     pub live: LivePoint,
-    /// How much it holds, in a unit that all sites of its series share: who holds most keeps its time series.
+    /// How much it holds, in a unit that all sites of its series share: those that hold most keep their time series.
     pub weight: u64,
     /// Whether it has held back anything so far, seen by a sweep or not.
     pub ever: bool,
@@ -63,7 +63,7 @@ pub struct SiteSeriesSet {
     kept: BTreeMap<u32, Kept>,
     /// When was swept: a site that has held back nothing so far did so at all these times.
     sweeps: HeldSeries,
-    /// Whether a site was left out for want of room: then nobody knows what was held back by those without series.
+    /// Whether a site was left out for want of room: then what those without a series held back is not known.
     left_out: bool,
 }
 
@@ -81,7 +81,7 @@ impl SiteSeriesSet {
         }
         new.sort_by_key(|(site, now)| (Reverse(now.weight), *site));
         for (site, now) in new {
-            if self.kept.len() >= MOST && !self.make_room(&now) {
+            if self.kept.len() >= MAX_SITES && !self.make_room(&now) {
                 break;
             }
             let mut kept = Kept { own: self.past(&now), series: now.series, peak: 0 };
@@ -104,7 +104,7 @@ impl SiteSeriesSet {
         }
     }
 
-    /// What is known of a site's past at the first sweep that keeps it: nothing was held back before, or nothing.
+    /// A site's past at the first sweep that keeps it: it held back nothing before, or its past is not known.
     fn past(&self, now: &SiteNow) -> SiteSeries {
         let mut past = SiteSeries::default();
         let last_ns = self.last_ns();
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!((series.last_ns(), series.due_ns()), (400 * MS, 450 * MS));
     }
 
-    /// What comes and goes between two sweeps is reported from what stays by the granules that are new.
+    /// New granules distinguish what comes and goes between two sweeps from what stays.
     #[test]
     fn turnover() {
         let mut series = SiteSeriesSet::default();
@@ -221,24 +221,24 @@ mod tests {
         series.add(200 * MS, [(1, SiteNow { fresh: 4, ..holds(10) })]);
         series.add(300 * MS, [(1, holds(12))]);
         series.add(400 * MS, [(1, holds(3))]);
-        let course = series.of(1).unwrap();
-        assert_eq!((course.came, course.went), (16, 13));
+        let own = series.of(1).unwrap();
+        assert_eq!((own.came, own.went), (16, 13));
         series.add(500 * MS, [(1, SiteNow { destroyed_ns: 450 * MS, ..holds(3) })]);
         assert_eq!(values(&series, 1).last(), Some(&(450, 0)), "it ends with its instance");
         assert_eq!(series.of(1).unwrap().went, 16);
     }
 
-    /// Of more sites than are kept, those that hold back most stay; who comes later has no past, and little more than
-    /// another one drives nobody out.
+    /// Of more sites than are kept, those that hold back most stay; a later one has no past, and little more than
+    /// another one displaces none.
     #[test]
     fn the_largest_are_kept() {
         let mut series = SiteSeriesSet::default();
         series.add(100 * MS, (0..2_000).map(|site| (site, holds(u64::from(site)))));
-        assert_eq!(series.kept.len(), MOST);
+        assert_eq!(series.kept.len(), MAX_SITES);
         assert!(series.of(1_744).is_some() && series.of(1_743).is_none());
         let crowd = |more: u64| (0..1_744).map(move |site| (site, holds(more)));
         series.add(200 * MS, crowd(3_000));
-        assert_eq!(series.kept.len(), MOST);
+        assert_eq!(series.kept.len(), MAX_SITES);
         assert!(series.of(1_999).is_some(), "not twice as much");
         series.add(300 * MS, [(0, holds(8_000))]);
         assert_eq!(values(&series, 0), [(300, 8_000)]);

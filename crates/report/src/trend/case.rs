@@ -67,7 +67,7 @@ impl Case {
         static NOTHING: HeldSeries = HeldSeries::new();
         let kind = facts.profile.kind;
         let own = site.over_time.as_ref();
-        // Objects without ids are seen to come, and nobody knows which of them go.
+        // Objects without ids are seen to come, but not which of them go.
         site.live?;
         let (came, went) = if kind == Kind::Drain {
             (site.granules_pinned, site.granules_pinned.saturating_sub(site.granules_retained))
@@ -80,7 +80,7 @@ impl Case {
             None if came == 0 => &NOTHING,
             None => return None,
         };
-        // Of other kinds it is not told when a site's last object leaves a granule: at the latest when that is closed.
+        // Of other kinds it is not known when a site's last object leaves a granule: at the latest when that is closed.
         let stays = match kind {
             Kind::Drain => Some(&site.delays),
             Kind::Bulk | Kind::Slab => facts.lifetimes.get(&site.opened_at),

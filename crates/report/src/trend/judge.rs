@@ -77,7 +77,7 @@ impl Case {
     fn verdict_on(&self, fitted: Fitted) -> Judged {
         let reason = words::fitted(self.subject, &fitted, self.went);
         let verdict = match fitted.shape {
-            // What was kept once may be meant to be, or may have leaked once: nothing here tells.
+            // What was kept once may be meant to be, or may have leaked once: the series does not distinguish these.
             Shape::Flat | Shape::Flattening if self.subject.objects && !self.turns_over() => {
                 return (Growth::TooEarly, words::kept(), Some(fitted));
             }
@@ -207,7 +207,7 @@ fn fitted(tail: &[At], bytes: &[At], least: f64) -> Option<Fitted> {
     Some(fitted)
 }
 
-/// Grows beyond doubt and by an amount that matters; and then, whether it goes on growing.
+/// Grows beyond doubt and by an amount that matters; and then, whether it continues.
 fn shape(fitted: &Fitted, tail: &[At], changes: Changes, least: f64) -> Shape {
     let level = fit::mean(tail).map_or(0.0, |mean| mean.1);
     let growth = fitted.line.slope * fitted.length;

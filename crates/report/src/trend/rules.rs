@@ -18,7 +18,7 @@ pub(super) const SETTLED: f64 = 0.5;
 pub(super) const SETTLING: f64 = 0.9;
 /// Growth below this share of what is held back anyway is none.
 pub(super) const MIN_GROWTH: f64 = 0.05;
-/// Growth that goes on: the later half's is at least this share of the earlier half's.
+/// Growth that continues: the later half's is at least this share of the earlier half's.
 pub(super) const STEADY: f64 = 0.5;
 /// Growth that ends: the later half's is below this share of the earlier half's.
 pub(super) const FLATTENED: f64 = 0.25;

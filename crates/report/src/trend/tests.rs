@@ -116,7 +116,7 @@ fn temporary_and_linear() {
     }
 }
 
-/// Freed only at the end: told as such once the process has ended, whether it grew until then or stood
+/// Freed only at the end: reported as such once the process has ended, whether it grew until then or stood
 /// still; a cache that is emptied at the end is bounded all the same.
 #[test]
 fn freed_only_at_the_end() {
@@ -262,7 +262,7 @@ fn too_early_says_why() {
     assert!(found.verdict_reason.unwrap().contains("gaps"));
 }
 
-/// At level `boundary` nobody knows when a pin goes: everything is null. After a loss the slope is reported
+/// At level `boundary` it is not known when a pin goes: everything is null. After a loss the slope is reported
 /// and not judged.
 #[test]
 fn what_is_not_known_is_null() {

@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// Rows that are kept of each list.
-const ROWS: usize = 5;
+const MAX_ROWS: usize = 5;
 /// Characters of a name.
 const NAME: usize = 80;
 /// Libraries whose functions allocate for others.
 const RUNTIME: [&str; 5] = ["libc.so", "libc-", "ld-linux", "libstdc++", "libjemalloc"];
 /// A cause with a smaller share is none.
-const SHARE: f64 = 0.1;
+const MIN_SHARE: f64 = 0.1;
 
 /// In which way memory is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -70,7 +70,7 @@ pub(super) fn of(measured: &Measured<'_>) -> Vec<Holder> {
     let mut holders: Vec<Holder> = heaps(measured.censuses);
     holders.extend(allocators(measured).filter_map(|(of, seconds)| granules(of, seconds)));
     holders.sort_by_key(|holder| (Reverse(holder.grows), Reverse(holder.excess_bytes)));
-    holders.truncate(ROWS);
+    holders.truncate(MAX_ROWS);
     holders
 }
 
@@ -192,13 +192,13 @@ fn granules(allocator: &Allocator, seconds: f64) -> Option<Holder> {
     let retained = retention.bytes.or_else(|| of(retention.granules?)).unwrap_or_default();
     let bytes = retained.max(allocator.overdue.bytes.unwrap_or_default());
     // Whether what is held comes back is the next question.
-    let course = match verdict {
+    let trend = match verdict {
         _ if grows => Some("growing"),
         Some(Growth::Bounded) => Some("bounded"),
         _ => None,
     };
-    let reason = allocator.retention.verdict_reason.as_ref().zip(course);
-    let reason = reason.map(|(reason, course)| format!("; {course}: {}", shown(reason, 2 * NAME)));
+    let reason = allocator.retention.verdict_reason.as_ref().zip(trend);
+    let reason = reason.map(|(reason, trend)| format!("; {trend}: {}", shown(reason, 2 * NAME)));
     let name = shown(&allocator.profile, NAME);
     Some(Holder {
         allocator: allocator.profile.clone(),
@@ -305,7 +305,7 @@ pub(super) fn who(measured: &Measured<'_>, verdict: MemoryVerdict) -> Vec<String
     let largest = measured.censuses.iter().max_by_key(|census| census.rss_bytes);
     who.extend(largest.iter().flat_map(|census| census.heaps.iter().filter_map(objects)));
     who.extend(largest.and_then(contexts));
-    who.truncate(ROWS);
+    who.truncate(MAX_ROWS);
     who
 }
 
@@ -324,7 +324,7 @@ fn growth(targets: &[Target]) -> Option<String> {
     };
     let own = most.frames.iter().position(|frame| !is_runtime(frame.frame.module.as_ref()));
     let frames = &most.frames[own.unwrap_or_default()..];
-    (bytes(most) > 0 && share >= SHARE && !frames.is_empty()).then(|| {
+    (bytes(most) > 0 && share >= MIN_SHARE && !frames.is_empty()).then(|| {
         format!(
             "{} of the growth was first touched in {}",
             units::percent(share),
@@ -347,7 +347,7 @@ fn pins(allocator: &Allocator) -> Option<String> {
 /// The type, or else the size class, that holds most of a heap alone.
 fn objects(heap: &Heap) -> Option<String> {
     let name = shown(&heap.allocator, NAME);
-    let of_types = heap.types.iter().filter(|one| share(one.bytes, heap.live_bytes) >= SHARE);
+    let of_types = heap.types.iter().filter(|one| share(one.bytes, heap.live_bytes) >= MIN_SHARE);
     if let Some(most) = of_types.max_by_key(|one| one.bytes) {
         return Some(format!(
             "{name}: {} `{}` take {}, and lie in {} arenas",
@@ -359,7 +359,7 @@ fn objects(heap: &Heap) -> Option<String> {
     }
     let most = heap.classes.iter().max_by_key(|class| class.alone_bytes)?;
     let alone = share(most.alone_bytes, heap.resident_bytes);
-    (alone >= SHARE).then(|| {
+    (alone >= MIN_SHARE).then(|| {
         format!(
             "{name}: {} of up to {} ({}) alone hold {}",
             units::counted(most.objects, "object", "objects"),
@@ -374,7 +374,7 @@ fn objects(heap: &Heap) -> Option<String> {
 fn contexts(census: &Census) -> Option<String> {
     let most = census.contexts.iter().max_by_key(|context| context.total_bytes)?;
     let free = most.free_bytes.map(|free| format!(", {} of them free", units::bytes(free)));
-    (share(most.total_bytes, census.rss_bytes) >= SHARE).then(|| {
+    (share(most.total_bytes, census.rss_bytes) >= MIN_SHARE).then(|| {
         let what = if most.kind == ContextKind::Pool { "pool" } else { "memory context" };
         format!(
             "{what} {} has {}{}",

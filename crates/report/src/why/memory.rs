@@ -22,7 +22,7 @@ const IDLE_SHARE: f64 = 0.2;
 /// Of memory, one part of so many is little.
 pub(crate) const LITTLE: u64 = 50;
 
-/// Seconds in which a slow rise that goes on would become much.
+/// Seconds in which a slow rise would become much.
 const DAY: f64 = 86_400.0;
 
 /// What is worth a change, in a process of so many resident bytes.

@@ -19,7 +19,7 @@ pub const SCHEMA: &str = "drainprof.why/1";
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Memory grows, and goes on growing.
+    /// Memory grows without an end in sight.
     Growing,
     /// Few live objects hold much memory, or closed granules stay.
     Pinned,

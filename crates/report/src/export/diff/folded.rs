@@ -20,7 +20,7 @@ use crate::{
 const NAME: usize = 200;
 /// The largest sum that is drawn; above it all weights are divided, because the sums of what a stored report
 /// says must not overflow.
-const MOST: u64 = 1 << 40;
+const MAX_WIDTH: u64 = 1 << 40;
 
 /// Writes `outermost;…;innermost before after`, a line per path.
 pub(super) fn write(diff: &Diff, style: &Style, out: &mut dyn io::Write) -> Result<(), Error> {
@@ -41,7 +41,7 @@ pub(super) fn flame_graph(
         .paths
         .values()
         .fold(0u64, |sum, [before, after]| sum.saturating_add(*before).saturating_add(*after));
-    let divisor = (total / MOST).saturating_add(1);
+    let divisor = (total / MAX_WIDTH).saturating_add(1);
     let lines: Vec<String> = stacks
         .paths
         .iter()

@@ -1,6 +1,6 @@
 //! What an observation shows while it runs: pinned closes with their late drains, and readings of counters.
 //!
-//! Bounded: of more pinned closes than [`MOST`] the rest is counted, of more readings than [`READINGS`] every second one
+//! Bounded: of more pinned closes than [`MAX_PINNED_CLOSES`] the rest is counted, of more readings than [`READINGS`] every second one
 //! goes. `pieces` uses the closes of an allocator only if they add up to what the report says.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Pinned closes that are kept.
-const MOST: usize = 200_000;
+const MAX_PINNED_CLOSES: usize = 200_000;
 /// Call stacks that are kept.
 const PATHS: usize = 65_536;
 /// Readings that are kept.
@@ -98,7 +98,7 @@ impl Recording {
             }
             return;
         }
-        if self.kept == MOST {
+        if self.kept == MAX_PINNED_CLOSES {
             closes.left_out += 1;
             return;
         }

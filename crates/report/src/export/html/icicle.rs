@@ -10,8 +10,8 @@ const LINE: usize = 18;
 /// Narrower parts than this share are not drawn: they could not be seen.
 const LEAST: f64 = 0.002;
 /// Lines, and parts, at most.
-const DEEPEST: usize = 64;
-const MOST: usize = 2_000;
+const MAX_DEPTH: usize = 64;
+const MAX_FRAMES: usize = 2_000;
 
 /// A function with those that it has called.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(super) fn draw(folded: &BTreeMap<String, u64>, shown: &dyn Fn(u64) -> String
     for (stack, value) in folded {
         root.value = root.value.saturating_add(*value);
         let mut node = &mut root;
-        for name in stack.split(';').take(DEEPEST) {
+        for name in stack.split(';').take(MAX_DEPTH) {
             node = node.children.entry(name).or_default();
             node.value = node.value.saturating_add(*value);
         }
@@ -74,7 +74,7 @@ fn place<'a>(
     let mut from = from;
     for (name, child) in children {
         let share = child.value as f64 / all;
-        if share < LEAST || parts.len() >= MOST {
+        if share < LEAST || parts.len() >= MAX_FRAMES {
             *hidden += 1;
             continue;
         }
@@ -88,7 +88,7 @@ fn percent(share: f64) -> String {
     format!("{:.3}%", share.clamp(0.0, 1.0) * 100.0)
 }
 
-/// One of four shades, always the same for a name, so that neighbours can be told apart.
+/// One of four shades, always the same for a name, so that neighbours differ.
 fn shade(name: &str) -> u32 {
     name.bytes().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte))) % 4
 }

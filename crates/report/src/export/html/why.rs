@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Sentences of each answer.
-const ROWS: usize = 5;
+const MAX_SENTENCES: usize = 5;
 
 /// The answer that a report gives.
 #[must_use]
@@ -111,11 +111,11 @@ fn answers(question: &str, answers: &[String]) -> Markup {
             div {
                 dt { (question) }
                 dd {
-                    @for (index, answer) in answers.iter().take(ROWS).enumerate() {
+                    @for (index, answer) in answers.iter().take(MAX_SENTENCES).enumerate() {
                         @if index > 0 { br; }
                         (shown(answer, SENTENCE))
                     }
-                    @if answers.len() > ROWS { " … and " (answers.len() - ROWS) " more" }
+                    @if answers.len() > MAX_SENTENCES { " … and " (answers.len() - MAX_SENTENCES) " more" }
                 }
             }
         }
@@ -140,7 +140,9 @@ fn sure(report: &Report) -> Vec<String> {
         sure.push(format!("estimated from a sample of 1 of {}", sampling.one_in));
     }
     let growing = report.targets.iter().filter_map(|target| target.memory.as_ref());
-    for memory in growing.filter(|memory| memory.verdict == MemoryVerdict::Growing).take(ROWS) {
+    for memory in
+        growing.filter(|memory| memory.verdict == MemoryVerdict::Growing).take(MAX_SENTENCES)
+    {
         sure.push(memory.verdict_reason.clone());
     }
     sure.push(format!(

@@ -73,7 +73,7 @@ pub(super) struct Mapping {
     pub(super) filename: i64,
     #[prost(int64, tag = "6")]
     pub(super) build_id: i64,
-    /// Whether names were looked for, so that a viewer need not.
+    /// Whether names were searched for, so that a viewer need not.
     #[prost(bool, tag = "7")]
     pub(super) has_functions: bool,
     #[prost(bool, tag = "8")]

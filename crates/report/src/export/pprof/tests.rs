@@ -142,7 +142,7 @@ fn labels_of_a_sample() {
     assert_eq!(labels["thread"], ["worker-1", "worker-2"]);
 }
 
-/// Where nothing can be pinned, it is told what is live and what is allocated.
+/// Where nothing can be pinned, it shows what is live and what is allocated.
 #[test]
 fn holders_of_a_report() {
     let profile = decoded(&built(&samples::holders_snapshot()));

@@ -15,11 +15,11 @@ use crate::{
 };
 
 /// More processes of one executable than this are shown as one.
-const ALONE: usize = 3;
+const MAX_SHOWN_ALONE: usize = 3;
 /// Members that are shown in full.
 const IN_FULL: usize = 3;
 /// Members of the rest that are named.
-const NAMED: usize = 40;
+const MAX_NAMED_MEMBERS: usize = 40;
 
 /// Processes in the order of a page.
 pub(super) enum Part<'a> {
@@ -38,7 +38,7 @@ pub(super) fn parts(targets: &[Target]) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     for target in targets {
         match by_exe.get(target.exe.as_str()) {
-            Some(members) if members.len() > ALONE => {
+            Some(members) if members.len() > MAX_SHOWN_ALONE => {
                 parts.extend(by_exe.remove(target.exe.as_str()).map(Part::Family));
             }
             Some(_) => parts.push(Part::One(target)),
@@ -190,8 +190,9 @@ impl Page<'_> {
         }
         let rest = members.iter().filter(|one| !chosen.iter().any(|own| own.target == one.target));
         let pids: Vec<String> = rest.map(|target| target.pid.to_string()).collect();
-        let more = if pids.len() > NAMED { ", …" } else { "" };
-        let named = pids.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if pids.len() > MAX_NAMED_MEMBERS { ", …" } else { "" };
+        let named =
+            pids.iter().take(MAX_NAMED_MEMBERS).map(String::as_str).collect::<Vec<_>>().join(", ");
         let others = if chosen.is_empty() { "processes" } else { "others" };
         self.line("")?;
         self.wrapped(

@@ -1,7 +1,7 @@
 //! `text`: the report as tables for people.
 //!
-//! Whatever comes from a target is escaped; colour is used only when the caller says so, and nothing is
-//! told by colour alone.
+//! Whatever comes from a target is escaped; colour is used only when the caller says so, and colour
+//! alone says nothing.
 
 mod allocator;
 mod census;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Lines that a path takes at most.
-const LINES: usize = 12;
+const MAX_PATH_LINES: usize = 12;
 /// Threads that are named.
 const THREADS: usize = 4;
 /// Columns of a bar: with a number it is as wide as the first header.
@@ -111,10 +111,10 @@ impl Page<'_> {
 
     fn path(&mut self, site: &Site) -> Result<(), Error> {
         let mut lines: Vec<String> = reported(site).iter().flat_map(frame::lines).collect();
-        if lines.len() > LINES {
+        if lines.len() > MAX_PATH_LINES {
             // The outermost says what kind of work it is; what lies between says least.
-            let more = lines.len() - (LINES - 1);
-            lines.splice(LINES - 2..lines.len() - 1, [format!("… {more} more")]);
+            let more = lines.len() - (MAX_PATH_LINES - 1);
+            lines.splice(MAX_PATH_LINES - 2..lines.len() - 1, [format!("… {more} more")]);
         }
         lines.extend(end(site.path_end).map(|why| format!("({why})")));
         lines.iter().try_for_each(|line| self.wrapped(INDENT, line))
@@ -288,10 +288,14 @@ mod tests {
             },
             &Style::default(),
         );
-        let path: Vec<&str> =
-            text.lines().skip_while(|line| !line.contains(" 1. ")).skip(1).take(LINES).collect();
-        assert_eq!(path[LINES - 2].trim(), "… 45 more", "{text}");
-        assert!(path[LINES - 1].contains("main"), "{text}");
+        let path: Vec<&str> = text
+            .lines()
+            .skip_while(|line| !line.contains(" 1. "))
+            .skip(1)
+            .take(MAX_PATH_LINES)
+            .collect();
+        assert_eq!(path[MAX_PATH_LINES - 2].trim(), "… 45 more", "{text}");
+        assert!(path[MAX_PATH_LINES - 1].contains("main"), "{text}");
         assert!(path[0].contains("make_session"), "{text}");
     }
 

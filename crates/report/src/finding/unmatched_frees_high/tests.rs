@@ -77,7 +77,7 @@ fn frees_that_belong_nowhere() {
     assert!(nowhere(5_000, 5_010).is_empty(), "they came at first only");
 }
 
-/// As long as nothing is known of an earlier moment, nobody is accused.
+/// As long as nothing is known of an earlier moment, no profile is accused.
 #[test]
 fn without_a_middle() {
     let half_probed = snapshot((10_000, 10_000, 10_000), (20_000, 20_000, 20_000));
