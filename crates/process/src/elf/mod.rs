@@ -36,7 +36,7 @@ pub use functions::OwnCalls;
 pub(crate) use held::Held;
 pub use object::Elf;
 pub use prototypes::{Parameter, Prototype, Prototypes, TypeName, WantedFn};
-pub(crate) use read::MAX_FILE;
+pub(crate) use read::{MAX_FILE, hex};
 pub(crate) use relocations::Slot;
 pub use segment::Segment;
 pub use symbols::{CloneKind, SymbolHit, SymbolKind};

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -164,7 +165,12 @@ impl Elf {
         if path == self.open_path {
             return self.open_again();
         }
-        debug::open(&self.search, self.owner, path).map_err(|error| unread(shown, &error))
+        self.open_beside(path).map_err(|error| unread(shown, &error))
+    }
+
+    /// Opens a file with debug information of it, if its owner may say what is in the object.
+    pub(crate) fn open_beside(&self, path: &Path) -> io::Result<File> {
+        debug::open(&self.search, self.owner, path)
     }
 
     /// The probes that it declares by itself (USDT), or why they are not read.

@@ -419,7 +419,7 @@ fn find_build_id(mut notes: object::read::elf::NoteIterator<'_, Header>) -> Opti
     None
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut out, byte| {
         // Writing to a String cannot fail.

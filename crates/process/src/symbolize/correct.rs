@@ -94,9 +94,9 @@ fn sections(data: &[u8]) -> Option<DwarfSections<Cow<'_, [u8]>>> {
     DwarfSections::load(section).ok()
 }
 
-fn fill<'a>(
+fn fill(
     name: &mut Name,
-    context: &Context<EndianSlice<'a, gimli::LittleEndian>>,
+    context: &Context<EndianSlice<'_, gimli::LittleEndian>>,
     address: u64,
 ) -> Option<()> {
     let mut frames = context.find_frames(address).skip_all_loads().ok()?;
@@ -202,7 +202,7 @@ pub(super) fn with_symbol(mut name: Name, symbol: Option<&Name>) -> Option<Name>
         } else if let Some(scoped) = scoped(&symbol.function, &name.function)
             && may_lack_scope(&name)
         {
-            name.function = scoped.to_owned();
+            scoped.clone_into(&mut name.function);
         }
         name.offset = name.offset.or(symbol.offset.filter(|_| !is_cold(&symbol.function)));
     }

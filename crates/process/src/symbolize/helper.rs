@@ -247,7 +247,7 @@ fn why(error: &io::Error, running: &mut Running, limit: Duration) -> String {
     }
 }
 
-/// How a helper ended that was not told to.
+/// How a helper ended that drainprof did not end.
 fn died(running: &mut Running) -> String {
     let signal = running.end().map(|status| status.signal());
     match signal.flatten() {

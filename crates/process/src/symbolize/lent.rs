@@ -9,7 +9,7 @@ use std::{
     ffi::{CStr, c_char, c_int, c_long, c_void},
     fs::File,
     io,
-    os::fd::{AsRawFd as _, RawFd},
+    os::fd::{AsRawFd, RawFd},
     path::PathBuf,
     ptr,
     sync::atomic::{AtomicI32, Ordering::Relaxed},
@@ -52,7 +52,7 @@ pub(super) struct Lent(PathBuf);
 impl Lent {
     pub(super) fn new(file: &File, package: Option<&File>, shared: Option<&File>) -> Self {
         for (slot, file) in LENT.iter().zip([Some(file), package, shared]) {
-            slot.store(file.map_or(NONE, |file| file.as_raw_fd()), Relaxed);
+            slot.store(file.map_or(NONE, AsRawFd::as_raw_fd), Relaxed);
         }
         Self(format!("{DESCRIPTORS}{}", file.as_raw_fd()).into())
     }
@@ -93,7 +93,7 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
 /// The number of the trapped call, and its first five arguments.
 #[cfg(target_arch = "x86_64")]
 fn call(context: &libc::ucontext_t) -> (c_long, [i64; 5]) {
-    let register = |number: c_int| context.uc_mcontext.gregs[number as usize];
+    let register = |number: c_int| context.uc_mcontext.gregs[number.cast_unsigned() as usize];
     let arguments = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8];
     (register(libc::REG_RAX), arguments.map(register))
 }
@@ -101,7 +101,7 @@ fn call(context: &libc::ucontext_t) -> (c_long, [i64; 5]) {
 /// Where the caller finds the result.
 #[cfg(target_arch = "x86_64")]
 fn result(context: &mut libc::ucontext_t) -> &mut i64 {
-    &mut context.uc_mcontext.gregs[libc::REG_RAX as usize]
+    &mut context.uc_mcontext.gregs[libc::REG_RAX.cast_unsigned() as usize]
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -197,7 +197,7 @@ fn statx(file: RawFd, out: i64) -> i64 {
             let mut known: libc::statx = std::mem::zeroed();
             known.stx_mask = libc::STATX_TYPE | libc::STATX_SIZE;
             known.stx_mode = about.st_mode as u16;
-            known.stx_size = about.st_size as u64;
+            known.stx_size = about.st_size.cast_unsigned();
             (out as *mut libc::statx).write(known);
         }
     }

@@ -8,11 +8,9 @@ use std::{
 };
 
 use super::wire::Part;
-use crate::{Elf, guard::ask_file, open_regular};
+use crate::{Elf, elf::hex, guard::ask_file};
 
-/// Largest of these files that is read.
-const MAX_FILE: u64 = 16 << 30;
-/// Where the build id stands in the header of a GSYM file, after its length and 20 bytes of other numbers.
+/// Where the build id stands in the header of a GSYM file. Its length is the byte at 7.
 const GSYM_ID: usize = 28;
 
 /// The files of `elf` beside its own, each after the one that it belongs to.
@@ -26,7 +24,7 @@ pub(super) fn of(elf: &Elf) -> Vec<(Part, File)> {
         paths.extend(around(debug));
     }
     let open = |(part, path): (Part, Option<PathBuf>)| {
-        open_regular(&path?, MAX_FILE).ok().map(|file| (part, file))
+        elf.open_beside(&path?).ok().map(|file| (part, file))
     };
     let gsym = gsym(elf).map(|file| (Part::Gsym, file));
     paths.into_iter().filter_map(open).chain(gsym).collect()
@@ -36,11 +34,10 @@ pub(super) fn of(elf: &Elf) -> Vec<(Part, File)> {
 fn gsym(elf: &Elf) -> Option<File> {
     let wanted = elf.build_id()?;
     elf.gsym_candidates().find_map(|path| {
-        let file = open_regular(&path, MAX_FILE).ok()?;
+        let file = elf.open_beside(&path).ok()?;
         let mut header = [0; GSYM_ID + 20];
         ask_file(|| file.read_exact_at(&mut header, 0)).ok()?;
         let id = header[GSYM_ID..].get(..usize::from(header[7]))?;
-        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        (header.starts_with(b"MYSG") && id == wanted).then_some(file)
+        (header.starts_with(b"MYSG") && hex(id) == wanted).then_some(file)
     })
 }

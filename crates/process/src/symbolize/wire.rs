@@ -77,7 +77,7 @@ pub(super) struct Request {
 pub struct Answer {
     /// In the order of the addresses; `None` where there is none.
     pub names: Vec<Option<Name>>,
-    /// Why some of the object's debug information is not read; the helper's words.
+    /// Why some of the object's debug information is not read, as the helper explains it.
     #[serde(default)]
     pub trouble: Option<String>,
 }

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-const C: &str = r#"
+const C: &str = r"
 static volatile int sink;
 static inline __attribute__((always_inline)) void step(int x) {
     sink = x;
@@ -35,9 +35,9 @@ __attribute__((noinline)) int entry(int x) {
     return helper(x) + 1;
 }
 int main(int count, char **words) { return entry(count) + (words == 0); }
-"#;
+";
 
-const CPP: &str = r#"
+const CPP: &str = r"
 #include <vector>
 static volatile int sink;
 namespace shop {
@@ -57,9 +57,9 @@ int main(int count, char **) {
     cart.fill(count);
     return shop::visit(count) + int(cart.all.size());
 }
-"#;
+";
 
-const RUST: &str = r#"
+const RUST: &str = r"
 use std::hint::black_box;
 pub struct Server { pub served: Vec<u64> }
 impl Server {
@@ -75,7 +75,7 @@ fn main() {
     each(&[1, 2, 3], |x| server.serve(x));
     std::process::exit((server.served.len() != 6) as i32);
 }
-"#;
+";
 
 const GO: &str = r#"
 package main
@@ -252,7 +252,7 @@ impl Sample {
         let mut path = std::env::var("PATH").unwrap();
         for entry in fs::read_dir("/usr/lib").unwrap().flatten() {
             if entry.file_name().to_string_lossy().starts_with("llvm-") {
-                path += &format!(":{}/bin", entry.path().display());
+                path.extend([":", entry.path().join("bin").to_str().unwrap()]);
             }
         }
         for step in &self.steps {
@@ -382,11 +382,11 @@ fn names_of_objects() {
         for (address, ours) in addresses.iter().zip(&ours) {
             sample.check(ours, &theirs[address]);
         }
-        let named = ours.iter().filter(|frames| !frames.is_empty()).count();
+        let found = ours.iter().filter(|frames| !frames.is_empty()).count();
         let expected = match sample.knows {
             Knows::All | Knows::Lines => addresses.len(),
             Knows::Functions(count) => count,
         };
-        assert_eq!(named, expected, "{name}");
+        assert_eq!(found, expected, "{name}");
     }
 }
