@@ -42,7 +42,7 @@ impl Stage {
 pub(super) struct Cycle {
     /// `None`: there is one change only, to other probes as soon as the last are gone.
     duty: Option<Duty>,
-    /// How long the period has to be for each second with probes; 0 where nobody has asked for less.
+    /// How long the period has to be for each second with probes; 0 where no budget asked for less.
     stretch: f64,
     /// When the last one began.
     began: Instant,

@@ -1,6 +1,6 @@
 //! What is done where the probes cost more than the budget: less is observed, and never nothing without a word.
 //!
-//! First one level less, as long as nobody has asked for this one; then parts of the time only. What was measured at the
+//! First one level less, unless this one was asked for; then parts of the time only. What was measured at the
 //! level before is dropped: a report is of one level.
 
 use std::{

@@ -97,7 +97,7 @@ impl Poller {
     pub(super) async fn wait(&mut self, due: Instant) -> io::Result<()> {
         if self.registered.is_none() {
             let epoll = self.epoll.try_clone()?;
-            // SAFETY: the descriptor is owned by the `AsyncFd`, and nobody else closes it.
+            // SAFETY: the descriptor is owned by the `AsyncFd`, and nothing else closes it.
             let registered = unsafe { AsyncFd::register_with_interest(epoll, Interest::READABLE) };
             self.registered = Some(registered.map_err(io::Error::from)?);
         }

@@ -283,7 +283,7 @@ fn ranges(
 /// No program has memory below: the kernel keeps it free (`vm.mmap_min_addr`).
 const LOWEST: u64 = 65_536;
 
-/// Whether an address is mapped. Of a process that has ended nobody knows, so it may have been.
+/// Whether an address is mapped. What a process had mapped that has ended is not known, so it may have been.
 fn is_mapped(address: u64, mapped: Option<&[(u64, u64)]>) -> bool {
     mapped.is_none_or(|mapped| {
         let next = mapped.partition_point(|(start, _)| *start <= address);
@@ -328,7 +328,7 @@ fn heap_end(pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What is mapped is an address; others may be one only where nobody knows what was mapped.
+    /// What is mapped is an address; others may be one only where it is not known what was mapped.
     #[test]
     fn addresses() {
         let mapped = mapped_ranges(std::process::id()).unwrap();

@@ -35,7 +35,7 @@ pub(super) struct Paths {
     met: HashMap<u32, SpaceRanges>,
     /// Paths whose end was found here, by number, with the address spaces that they were found in.
     found: BTreeMap<u32, (u32, Arc<CallPath>)>,
-    /// Those of them that nobody took notice of yet, with the target in which they were found.
+    /// Those of them that were not taken yet, with the target in which they were found.
     fresh: Vec<(u32, Arc<CallPath>)>,
     /// Stacks that could not be unwound yet: when to try again, and how often it was tried.
     waiting: Vec<(Instant, u32, StackSnapshot)>,

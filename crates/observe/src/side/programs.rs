@@ -1,7 +1,7 @@
-//! Programs whose processes the kernel side notices by name before anybody has examined them.
+//! Programs whose processes the kernel side notices by name before they are examined.
 //!
-//! With probes on files, such a process is counted from its first instruction on. Without, its end is reported, so that nobody
-//! takes the counts for complete.
+//! With probes on files, such a process is counted from its first instruction on. Without, its end is reported, so that the
+//! counts do not pass for complete.
 
 use std::collections::BTreeMap;
 

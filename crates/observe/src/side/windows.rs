@@ -27,7 +27,7 @@ impl Kept {
         Ok(loaded?)
     }
 
-    /// What the windows have told so far is dropped: the next is the first.
+    /// What the windows have counted so far is dropped: the next is the first.
     fn begin_again(&mut self) {
         self.windows = Windows::new(self.config.sizes.instances as usize);
         self.clock.forget_begin();
