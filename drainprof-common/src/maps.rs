@@ -368,6 +368,9 @@ pub struct Counter(usize);
 
 impl Counter {
     /// The one that stands so many bytes into [`Totals`].
+    ///
+    /// # Panics
+    /// Where none does; [`counter!`](crate::counter) asks while it is compiled.
     #[must_use]
     pub const fn at(offset: usize) -> Self {
         assert!(offset.is_multiple_of(8) && offset < size_of::<Totals>(), "no counter");

@@ -209,10 +209,11 @@ pub(super) fn link_event(
     cookie: u64,
 ) -> io::Result<OwnedFd> {
     let mut arguments = nothing();
-    arguments.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
-    arguments.link_create.__bindgen_anon_2.target_fd = event.as_raw_fd().cast_unsigned();
-    arguments.link_create.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
-    arguments.link_create.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
+    let of = &mut arguments;
+    of.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    of.link_create.__bindgen_anon_2.target_fd = event.as_raw_fd().cast_unsigned();
+    of.link_create.attach_type = bpf_attach_type::BPF_PERF_EVENT as u32;
+    of.link_create.__bindgen_anon_3.perf_event.bpf_cookie = cookie;
     // SAFETY: there are no pointers.
     unsafe { descriptor(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
 }
