@@ -35,7 +35,7 @@ const EXIT_CODES: &str = "Exit codes:
   5 incomplete result    6 over --budget    69 the kernel lacks a feature    77 no privilege
   78 bad profile or configuration    `run` forwards the command's status where drainprof itself was fine";
 
-/// Which build this is: the version, the commit if whoever built it named one, and what the kernel side is built from.
+/// Which build this is: the version, the commit if the build named one, and what the kernel side is built from.
 static BUILD: LazyLock<String> = LazyLock::new(|| {
     let commit = option_env!("DRAINPROF_COMMIT").unwrap_or("unknown");
     let kernel_side = drainprof_probe::bpf::SOURCES_SHA256.trim();

@@ -77,7 +77,7 @@ pub(super) fn main(args: &DiscoverArgs) -> Result<u8> {
     Ok(exit_code(&found))
 }
 
-/// Of what fits nearly everything much is said only where somebody has asked for it.
+/// A profile that matches nearly every program is described at length only where it was asked for.
 const fn detail(args: &DiscoverArgs) -> Detail {
     if args.all || !args.selection.is_none() || !args.profile.is_empty() {
         Detail::Full

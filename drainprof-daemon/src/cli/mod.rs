@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
         // Help and version are data.
         Err(text) => return ended(output::print(&text).map(|()| code::OK)),
     };
-    // Nobody sits before a daemon: what it does is in its log.
+    // A daemon has no terminal: what it does is in its log.
     let is_daemon = matches!(cli.command, command::Command::Daemon(_));
     output::init_talk(cli.verbose.max(u8::from(is_daemon)));
     ended(cli.command.run())

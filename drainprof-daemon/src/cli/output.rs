@@ -119,9 +119,9 @@ pub(super) fn require_no_terminal(format: &Format, path: Option<&Path>) -> Resul
 
 /// How output gets to its place.
 enum Writer {
-    /// Whoever reads slowly is waited for.
+    /// Blocks on a slow reader.
     Direct(BufWriter<Box<dyn Write + Send>>),
-    /// Whoever reads slowly loses records.
+    /// A slow reader loses records.
     Queued(Queue),
 }
 
@@ -149,7 +149,7 @@ impl Output {
         }
     }
 
-    /// Stdout, or a file that grows under its name from now on: somebody may follow it (`tail -f`).
+    /// Stdout, or a file that grows under its name from now on, so that it can be followed (`tail -f`).
     pub(super) fn in_place(path: Option<&Path>, top: usize) -> Result<Self> {
         if let Some(path) = path {
             let file = File::create(path)

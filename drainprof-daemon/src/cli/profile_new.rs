@@ -71,7 +71,7 @@ fn write(output: Option<&Path>, text: &str) -> Result<()> {
     let Some(path) = output else {
         return Ok(output::stdout()?.write_all(text.as_bytes())?);
     };
-    // Somebody may have finished an earlier draft.
+    // An earlier draft may be finished by now.
     fs::OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -245,7 +245,7 @@ mod tests {
         assert!(text.starts_with("0\n1\n") && text.ends_with("999\nlast\n"), "in order");
     }
 
-    /// Who reads nothing holds nobody up: what has no room is counted, and at last the reader is given up.
+    /// A reader that reads nothing holds nothing up: what has no room is counted, and at last the reader is given up.
     #[test]
     fn a_reader_that_stands_still() {
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -41,7 +41,7 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Vec<(String, Report)>> {
 }
 
 fn bytes(file: &Path) -> Result<(String, Vec<u8>)> {
-    // One byte more than is taken, so that a file that is too large is reported from one that just fits.
+    // One byte more than is taken, so that a file that is too large differs from one that just fits.
     let limit = MOST_BYTES as u64 + 1;
     let mut bytes = Vec::new();
     if file.as_os_str() == STDIN {

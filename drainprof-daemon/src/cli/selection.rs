@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// A name that nobody has is no target, and the message says which name.
+    /// A name that no process has is no target, and the message says which name.
     #[test]
     fn nobody() {
         let error = parsed(&["--comm", "no such name"]).unwrap().resolve().unwrap_err();

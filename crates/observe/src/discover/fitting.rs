@@ -88,7 +88,7 @@ impl<'a> Fitter<'a> {
                     self.offers.entry(key).or_insert_with(|| fit.clone());
                     fitting.fits.push(fit);
                 }
-                // That one would fit nearly, which nobody has asked for, is no news.
+                // A near match that was not asked for is no news.
                 Err(_) if profile.on_request && !self.every_hint => {}
                 Err(no_match) => {
                     fitting.hints.extend(self.hints.of(profile, image, process, &no_match));

@@ -93,7 +93,7 @@ fn command(
     asked: &[String],
 ) -> Option<String> {
     let usable: Vec<&Fit> = group.fits.iter().filter(|fit| fit.unusable.is_none()).collect();
-    // Whoever names a profile has said what is useful.
+    // A profile that is named is useful.
     let best = match usable.first()? {
         first if asked.is_empty() && first.on_request => requests::most_useful(&usable, threaded)?,
         first => first,

@@ -19,7 +19,7 @@ const MAX_FINDINGS: usize = 3;
 pub enum Detail {
     /// One line, per program and for all that nothing else fits: they fit nearly everything.
     Brief,
-    /// As much as of any other: somebody has asked.
+    /// As much as of any other: it was asked for.
     Full,
 }
 
@@ -63,7 +63,7 @@ pub fn render_text(found: &Discovery, detail: Detail, out: &mut dyn Write) -> io
     Ok(())
 }
 
-/// Nothing is to be said of it but what nobody has asked for.
+/// There is nothing to report of it that was asked for.
 fn only_on_request(group: &ProcessGroup) -> bool {
     !group.fits.is_empty() && group.hints.is_empty() && group.fits.iter().all(|fit| fit.on_request)
 }

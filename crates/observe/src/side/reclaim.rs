@@ -22,7 +22,7 @@ impl Side {
     }
 
     /// Ends nested granules at once where room is needed, and else as often as it is cheap. Facts never wait for that:
-    /// whoever makes them ends those granules first.
+    /// their reader ends those granules first.
     fn end_nested_in_time(&mut self) {
         if !self.planner.allocators().has_nested() {
             return;

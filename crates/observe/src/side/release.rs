@@ -1,7 +1,7 @@
 //! Letting single targets go while others are observed on: how a session serves processes that come and go for days.
 //!
 //! What the kernel side has counted for a target stays where it is, in entries that are neither read nor used again. So a
-//! session wears out ([`Side::wear`]), and whoever runs for days begins a new one in time.
+//! session wears out ([`Side::wear`]), and a program that runs for days begins a new one in time.
 
 use std::collections::BTreeSet;
 

@@ -55,7 +55,7 @@ fn guards_are_read() {
     assert_eq!(versions, ["new", "old", "old new"]);
 }
 
-/// A guard that says nothing, is named wrongly or by nobody, or does not distinguish two probes, is refused with its
+/// A guard that says nothing, has a wrong name or none that is used, or does not distinguish two probes, is refused with its
 /// place.
 #[test]
 fn bad_guards_are_refused() {

@@ -15,7 +15,7 @@ fn judge(subject: &Subject<'_>) -> Option<Found> {
     let profile = &subject.facts.profile;
     // A bulk close has no pin; its objects need no ids.
     let concerned = subject.facts.level == Level::Stacks && profile.kind != Kind::Bulk;
-    // Whoever has counted its live objects knows them.
+    // Where live objects are counted, they are known.
     let known = subject.facts.sites.iter().any(|site| site.live.is_some());
     if !concerned || known || names_objects(profile) {
         return None;

@@ -32,7 +32,7 @@ pub enum MemoryVerdict {
     TooLittle,
     /// It grows without an end in sight.
     Growing,
-    /// No growth that can be reported from its ups and downs.
+    /// No growth that stands out from its ups and downs.
     Steady,
     /// It grew or shrank, but less and less: what a start or a cache that fills looks like.
     Settling,

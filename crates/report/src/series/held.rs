@@ -37,7 +37,7 @@ pub enum HeldBytes {
     Each(u64),
     /// Each granule's own, which its open names.
     Own,
-    /// Nobody knows them before the granule is closed.
+    /// They are not known before the granule is closed.
     Unknown,
 }
 

@@ -32,7 +32,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let Some((terminal, mut file)) = self.0.take() else { return };
-        // There is nobody to tell if this fails.
+        // A failure cannot be reported anywhere.
         let _ = dup2_stderr(&terminal);
         let mut text = Vec::new();
         if file.seek(SeekFrom::Start(0)).is_ok()

@@ -214,7 +214,7 @@ async fn losses_are_counted() {
     assert_eq!((seen.pushed.sent, seen.failure.clone()), (1, None));
 }
 
-/// The queue is bounded: what finds no room is counted, and nobody waits. A report without call stacks is not sent.
+/// The queue is bounded: what finds no room is counted, and nothing waits. A report without call stacks is not sent.
 #[tokio::test]
 async fn no_room() {
     let receiver = Receiver::plain();

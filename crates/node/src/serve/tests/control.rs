@@ -109,7 +109,7 @@ fn place_has_one_owner() {
     assert!(UnixStream::connect(&socket).is_ok());
     drop(first);
     assert!(!socket.exists());
-    // As a daemon leaves it that was killed: nobody listens, the lock is free.
+    // As a killed daemon leaves it: nothing listens, the lock is free.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let third = Server::bind(&options(socket.clone())).unwrap();
     assert!(UnixStream::connect(&socket).is_ok());

@@ -37,7 +37,7 @@ async fn headers_are_bounded() {
     running.stop().await;
 }
 
-/// Whoever sends slowly, reads slowly or sends rubbish is cut off, and takes nothing along.
+/// A client that sends slowly, reads slowly or sends rubbish is cut off, and harms no other.
 #[tokio::test]
 async fn hanging_clients_are_cut_off() {
     let running = Running::start(limits(), None, true);

@@ -26,7 +26,7 @@ async fn pages_tell_the_state() {
     running.stop().await;
 }
 
-/// The format of the metrics is negotiated; nobody else may read them into a web page.
+/// The format of the metrics is negotiated; no other site may read them into a web page.
 #[tokio::test]
 async fn metrics_are_negotiated() {
     let running = Running::start(Limits::default(), None, true);
@@ -126,7 +126,7 @@ async fn strangers_see_no_address() {
     running.stop().await;
 }
 
-/// A daemon that does not answer, or has too much to do, makes nobody wait for long.
+/// A daemon that does not answer, or has too much to do, makes no client wait for long.
 #[tokio::test]
 async fn busy_daemon_is_told() {
     let limits =

@@ -328,7 +328,7 @@ pub(super) async fn get(address: SocketAddr, path: &str) -> Response {
     send(address, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await
 }
 
-/// Whoever has it may everything.
+/// Its holder may do everything.
 pub(super) const TOKEN: &str = "a-token-of-these-tests";
 
 /// The same with the token.

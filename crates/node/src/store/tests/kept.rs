@@ -10,7 +10,7 @@ use crate::{
     store::{Event, HeapPoint, History, Moment, ProcessMoment, StoreError, Who, Writer},
 };
 
-/// Points, counters and memory come back as they were written, and a history that nobody has begun is reported as that.
+/// Points, counters and memory come back as they were written, and a history that was never begun is reported as that.
 #[test]
 fn course_of_a_process() {
     let directory = tempdir().unwrap();

@@ -28,7 +28,7 @@ fn windowed(hold: u64) -> Config {
     Config { faults_high, ..Config::default() }
 }
 
-/// A condition must hold all along: one check at which it does not, or nobody knows, begins its time again.
+/// A condition must hold all along: one check at which it does not, or that cannot be made, begins its time again.
 #[test]
 fn for_is_all_along() {
     let mut run = Run::new("faults_high");
@@ -42,7 +42,7 @@ fn for_is_all_along() {
     assert_eq!(run.fired, [180.0]);
 }
 
-/// A gap while pending begins the time again: nobody has seen that it held.
+/// A gap while pending begins the time again: it was not seen to hold.
 #[test]
 fn gap_while_pending() {
     let mut run = Run::new("faults_high");
@@ -128,7 +128,7 @@ fn wants() {
     assert_eq!(run.engine.wants(&run.config), None);
 }
 
-/// A rule about memory that fires is told to whoever opens a window, and no other rule is; nor is one that has ended.
+/// What opens a window learns of a rule about memory that fires, of no other rule, and of none that has ended.
 #[test]
 fn memory_is_told() {
     let mut run = Run::with("faults_high", windowed(10));

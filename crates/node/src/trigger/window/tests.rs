@@ -15,7 +15,7 @@ fn refused(result: Result<Grant, Refused>) -> (String, Option<f64>) {
     }
 }
 
-/// One at a time per process, whoever asks, and the refusal says when the running one ends.
+/// One at a time per process, for all that ask, and the refusal says when the running one ends.
 #[test]
 fn one_at_a_time() {
     let mut windows = Windows::new();
@@ -31,7 +31,7 @@ fn one_at_a_time() {
     assert_eq!((windows.until(1), windows.running()), (None, 0));
 }
 
-/// No more on the node than configured, whoever asks.
+/// No more on the node than configured, for all that ask.
 #[test]
 fn bound_per_node() {
     let mut windows = Windows::new();
@@ -125,7 +125,7 @@ fn each_gets_its_own_back() {
     assert!((windows.spent.iter().map(|spent| spent.seconds).sum::<f64>() - 2.0).abs() < 1e-9);
 }
 
-/// By default a window watches growth where a rule about memory fires; whoever asks for it, or against it, has it so.
+/// By default a window watches growth where a rule about memory fires; a request decides otherwise.
 #[test]
 fn growth_is_decided() {
     use WindowGrowth::{Always, Memory, Never};

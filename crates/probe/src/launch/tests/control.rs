@@ -60,7 +60,7 @@ int main(void) {
     assert_eq!((status.code(), status.signal()), (Some(5), None));
 }
 
-/// An owner that forgets to answer holds nobody for ever.
+/// An owner that forgets to answer holds no process for ever.
 #[test]
 fn forgotten_processes_go_on() {
     let mut options = LaunchOptions::new(["true"]);
@@ -131,7 +131,7 @@ fn held_commands_can_be_killed() {
     assert_eq!(status.signal(), Some(libc::SIGKILL));
 }
 
-/// An owner that reads no events stops nobody: what does not fit is counted, its processes run on, and
+/// An owner that reads no events stops no process: what does not fit is counted, its processes run on, and
 /// the end of the command is reported all the same.
 #[test]
 fn slow_owners_hold_nobody_up() {

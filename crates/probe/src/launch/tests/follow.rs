@@ -68,7 +68,7 @@ int own_library(void) {
 "#;
 
 /// A library may fork before the entry point, when the breakpoint is in memory already: the copy in
-/// the child must kill nobody, and with following the child is held at the entry as well.
+/// the child must kill no process, and with following the child is held at the entry as well.
 #[test]
 fn forks_before_the_entry_survive() {
     let bench = Bench::new();

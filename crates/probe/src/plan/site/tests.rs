@@ -108,7 +108,7 @@ fn effects_come_after() {
     assert_eq!(choose(function(&code), needs(1), &costs, &|_, _| false).offset, 3);
 }
 
-/// `mov [rdi],rsi; push rax`, where nobody else looks before the return: the push will do. What was on the
+/// `mov [rdi],rsi; push rax`, where nothing else reads it before the return: the push will do. What was on the
 /// stack before a store that may have gone there is not believed.
 #[test]
 fn unless_nobody_looks() {
