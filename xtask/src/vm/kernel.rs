@@ -1,7 +1,7 @@
 //! The kernels of the matrix: Debian's packages, downloaded and unpacked, never installed.
 //!
 //! A kernel is kept between runs. One of a suite that moves is asked for again every few days, and named when it is
-//! another one.
+//! another one. `systemd` puts unstable's into a file system, with all its modules.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -22,11 +22,15 @@ pub(super) struct Line {
     suite: Option<&'static str>,
 }
 
+/// Debian's newest kernel.
+pub(super) const SID: Line =
+    Line { name: "sid", meta: "linux-image-cloud-amd64", suite: Some("sid") };
+
 /// The lines, oldest first.
 pub(super) const LINES: [Line; 3] = [
     Line { name: "6.1", meta: "linux-image-cloud-amd64", suite: None },
     Line { name: "6.12", meta: "linux-image-6.12-cloud-amd64", suite: None },
-    Line { name: "sid", meta: "linux-image-cloud-amd64", suite: Some("sid") },
+    SID,
 ];
 
 /// Without these a kernel cannot run what is tested.
@@ -138,7 +142,7 @@ fn newest_package(directory: &Path, line: &Line) -> Result<(Archive, String)> {
 }
 
 /// The newest kernel of a line; downloaded unless it is the kept one.
-fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
+pub(super) fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
     let (archive, package) = newest_package(directory, line)?;
     let release = package.trim_start_matches(IMAGE);
     let home = directory.join("kernels").join(line.name);
@@ -157,6 +161,16 @@ fn newest(directory: &Path, line: &Line, kept: Option<&str>) -> Result<Kernel> {
     work::remove(&home)?;
     fs::rename(&fresh, &home)?;
     Kernel::read(&home)
+}
+
+/// Unpacks unstable's kernel with all its modules, as `newest` has just found it, and returns their directory, which
+/// also holds its image and its configuration.
+pub(super) fn unpack(directory: &Path, kernel: &Kernel, to: &Path) -> Result<PathBuf> {
+    let archive = Archive::of_suite(&directory.join("suites/sid"), "sid")?;
+    let parts = ["base", "binary", "modules"];
+    let packages = parts.map(|part| format!("linux-{part}-{}", kernel.release));
+    archive.unpack(&packages, &work::emptied(to)?)?;
+    Ok(to.join("usr/lib/modules").join(&kernel.release))
 }
 
 /// The newest kernel package that the line's meta package depends on.

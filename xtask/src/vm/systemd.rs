@@ -1,8 +1,9 @@
 //! `cargo xtask vm --systemd`: Debian with its own systemd, which installs the package and runs it for a while.
 //!
-//! The file system is made by mmdebstrap once and kept; each boot writes to a copy that qemu throws away. A second disk
-//! is an archive: two revisions of the package, a server to observe, a process that the kernel does not answer for, and
-//! `deploy/debian/check.sh`, which prints results as test binaries do.
+//! It boots Debian 12's kernels and the newest of unstable, which waits with a process's lock held where the older ones
+//! do not. mmdebstrap makes one file system with all three, again when the newest changes; each boot writes to a copy
+//! that qemu throws away. A second disk is an archive: two revisions of the package, a server to observe, a process
+//! that the kernel does not answer for, and `deploy/debian/check.sh`, which prints results as test binaries do.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Result, anyhow};
 use fs_err as fs;
 
+use super::kernel::{self, Kernel};
 use super::{Args, lists::Run, of_machine, qemu};
 use crate::artifacts::{self, TestBinary};
 use crate::dist;
@@ -20,12 +22,13 @@ use crate::{packages, work};
 /// What making the file system and booting it takes.
 const PACKAGES: [&str; 4] = ["e2fsprogs", "gcc", "mmdebstrap", "qemu-system-x86"];
 
-/// What the machine has beside Debian's minimum: systemd, a kernel of each line, and curl, to read the daemon's page.
+/// What the machine has beside Debian's minimum: systemd, Debian 12's kernels, and curl, to read the daemon's page.
 const INCLUDED: &str =
     "systemd-sysv,dbus,udev,procps,curl,linux-image-cloud-amd64,linux-image-6.12-cloud-amd64";
 
-/// The kernels among them.
-const VERSIONS: [&str; 2] = ["6.1", "6.12"];
+/// Installs the kernel whose modules are there; its package requires a newer `linux-base` than Debian 12 has.
+const INSTALL: &str = "cp /lib/modules/$0/vmlinuz /boot/vmlinuz-$0 && \
+    cp /lib/modules/$0/config /boot/config-$0 && depmod $0 && update-initramfs -c -k $0";
 
 /// Unpacks the second disk and runs what is in it.
 const UNIT: &str = "[Unit]\nDescription=check of the package\n\
@@ -39,8 +42,9 @@ const NAME: &str = "systemd";
 /// Boots Debian on each kernel, one after the other: an emulated machine with systemd keeps all processors busy.
 pub(super) fn run(root: &Path, args: &Args) -> Result<Tally> {
     packages::install(&PACKAGES, "to boot Debian with systemd")?;
-    let directory = artifacts::target_dir(root).join("vm/systemd");
-    let disk = disk(&directory)?;
+    let kernels = artifacts::target_dir(root).join("vm");
+    let directory = kernels.join("systemd");
+    let (disk, newest_kernel) = disk(&kernels, &directory)?;
     let payload = payload(root, args, &directory)?;
     let kvm = AtomicBool::new(!args.no_kvm);
     let runs = [Run {
@@ -48,10 +52,12 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Tally> {
         tests: Vec::new(),
     }];
     let mut tally = Tally::default();
-    for version in VERSIONS {
-        if !args.kernels.is_empty() && !args.kernels.iter().any(|wanted| wanted == version) {
+    for line in kernel::LINES {
+        if !args.kernels.is_empty() && !args.kernels.iter().any(|wanted| wanted == line.name) {
             continue;
         }
+        let is_newest = line.name == kernel::SID.name;
+        let version = if is_newest { newest_kernel.version() } else { line.name };
         let found = |what| newest(&directory.join("boot"), &format!("{what}-{version}."));
         let booted = found("vmlinuz").and_then(|kernel| {
             qemu::boot(&qemu::Boot {
@@ -76,33 +82,50 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The file system, made if it is not there, and beside it `boot/` with its kernels.
-fn disk(directory: &Path) -> Result<PathBuf> {
-    let disk = directory.join("debian.ext4");
-    if disk.exists() {
-        return Ok(disk);
-    }
-    work::step("vm: make a file system of Debian 12 with systemd (kept; 400 MB of packages)");
-    fs::create_dir_all(directory)?;
+/// The file system, and beside it `boot/` with its kernels, made if it is not there or lacks the newest kernel.
+fn disk(kernels: &Path, directory: &Path) -> Result<(PathBuf, Kernel)> {
+    let (disk, boot) = (directory.join("debian.ext4"), directory.join("boot"));
     let (tree, made) = (directory.join("tree"), directory.join("debian.ext4.new"));
-    remove_tree(&tree)?;
+    let kept = kernel::fetch(kernels, &kernel::SID)?;
+    if disk.exists() && boot.join(format!("initrd.img-{}", kept.release)).exists() {
+        return Ok((disk, kept));
+    }
+    // The archive may no longer have the packages of a kept one.
+    let kernel = kernel::newest(kernels, &kernel::SID, Some(&kept.release))?;
+    work::step(format!(
+        "vm: make a file system of Debian 12 with systemd and kernel {} (kept; 400 MB of packages)",
+        kernel.release
+    ));
+    fs::create_dir_all(directory)?;
+    for old in [&disk, &boot, &tree] {
+        remove_tree(old)?;
+    }
+    let unpacked = directory.join("newest");
+    let modules = kernel::unpack(kernels, &kernel, &unpacked)?;
     let unit = directory.join("check.service");
     fs::write(&unit, UNIT)?;
-    let copy = format!("--customize-hook=copy-in {} /etc/systemd/system", unit.display());
     let mut mmdebstrap = work::as_root("mmdebstrap", &[]);
-    mmdebstrap.args(["--quiet", "--variant=minbase", &format!("--include={INCLUDED}"), &copy]);
-    mmdebstrap.args(["--customize-hook=chroot \"$1\" systemctl enable check.service"]);
+    mmdebstrap.args(["--quiet", "--variant=minbase", &format!("--include={INCLUDED}")]);
+    for hook in [
+        format!("copy-in {} /etc/systemd/system", unit.display()),
+        "chroot \"$1\" systemctl enable check.service".to_owned(),
+        format!("copy-in {} /usr/lib/modules", modules.display()),
+        format!("chroot \"$1\" sh -c '{INSTALL}' {}", kernel.release),
+    ] {
+        mmdebstrap.arg(format!("--customize-hook={hook}"));
+    }
     mmdebstrap.arg("bookworm").arg(&tree);
     work::run("make Debian", "is Debian's archive reachable?", &mut mmdebstrap)?;
+    work::remove(&unpacked)?;
     let mut copy = work::as_root("cp", &[]);
-    copy.args(["-r", "--no-target-directory"]).arg(tree.join("boot")).arg(directory.join("boot"));
+    copy.args(["-r", "--no-target-directory"]).arg(tree.join("boot")).arg(&boot);
     work::run("copy the kernels", "is the disk full?", &mut copy)?;
     let mut mke2fs = work::as_root("mke2fs", &[]);
     mke2fs.args(["-q", "-F", "-t", "ext4", "-d"]).arg(&tree).arg(&made).arg("1536M");
     work::run("make the file system", "is the disk full?", &mut mke2fs)?;
     remove_tree(&tree)?;
     fs::rename(&made, &disk)?;
-    Ok(disk)
+    Ok((disk, kernel))
 }
 
 fn remove_tree(tree: &Path) -> Result<()> {
