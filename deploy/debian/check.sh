@@ -135,7 +135,8 @@ silent_by() {
     exec 9> fuse/hold
     until_true grep -q '^READY' fuse/log || { cat fuse/log; return 1; }
     hostile=$(sed -n 's/^SILENT //p' fuse/log)
-    # exec: since 7.2.7 the kernel closes the file before it takes the lock, and so do Debian 12's.
+    # exec: since 7.2.7 the kernel closes the file before it takes the lock, and so do Debian 12's newest ones; its
+    # 6.1.0-47 and 6.12.100 wait with the lock held.
     # replace: 6.1 and 6.12 map a page without waiting for what it replaces; 7.2 waits.
     if timeout 20 cat "/proc/$hostile/maps" > /dev/null; then
         echo "$1: this kernel answers for the process: nothing to show"

@@ -218,7 +218,7 @@ fn names_who_pins(browser: &mut Browser, url: &str) -> Result<()> {
     browser.open(url)?;
     let text = browser.value("document.body.textContent")?;
     let text = text.as_str().context("a text")?;
-    ensure!(text.contains("to whoever has the token") && !text.contains("make_session"), "{text}");
+    ensure!(text.contains("to clients with the token") && !text.contains("make_session"), "{text}");
     // The refusal stands in the console; the next page has none of it.
     browser.open(url)
 }
