@@ -385,7 +385,7 @@ impl Counter {
     }
 }
 
-/// A counter of [`Totals`](crate::maps::Totals), by its field.
+/// A counter of [`Totals`], by its field.
 #[macro_export]
 macro_rules! counter {
     ($field:ident) => {

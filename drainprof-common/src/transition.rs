@@ -29,7 +29,7 @@ pub const fn goes_on(seen: State, mode: Mode) -> bool {
 }
 
 /// The state that the next generation of an id gives the slot of its last one, which left `seen`; `mine`: whether the slot
-/// [`goes_on`](crate::transition::goes_on) with it, else it is left to its objects.
+/// [`goes_on`] with it, else it is left to its objects.
 ///
 /// No function: with one `granule_begin` takes more stack than Linux 6.1 has left for it.
 #[macro_export]

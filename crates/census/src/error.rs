@@ -8,7 +8,7 @@ pub enum CensusError {
     /// The process cannot be inspected: it does not exist, has ended, or may not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// It is larger than [`Options::largest_bytes`].
+    /// It is larger than [`crate::Options::largest_bytes`].
     #[error(
         "process {pid} has {bytes} bytes of writable anonymous memory, and the limit is {largest}"
     )]

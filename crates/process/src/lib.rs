@@ -5,6 +5,9 @@
 //! through [`printable()`].
 
 pub mod beside;
+// Only so that it is linked statically: blazesym reads `.gnu_debugdata` with it.
+use lzma_sys as _;
+
 mod careful;
 mod cgroup;
 mod container;

@@ -20,9 +20,9 @@ pub(super) trait Settings {
 pub(super) trait Rule: Settings + 'static {
     /// What it remembers of a process.
     type Past: Default + fmt::Debug + Send;
-    /// [`Row::memory`].
+    /// [`super::rules::Row::memory`].
     const MEMORY: bool = true;
-    /// [`Row::shared`].
+    /// [`super::rules::Row::shared`].
     const SHARED: bool = false;
 
     /// Checks once.

@@ -10,7 +10,7 @@ use crate::{bpf::BpfError, plan::cost::Costs};
 /// Where costs come from.
 #[derive(Clone, Debug, Default)]
 pub struct CalibrateOptions {
-    /// The cache's directory ([`cache_directory`]); `None`: nothing is read or remembered.
+    /// The cache's directory ([`super::cache_directory`]); `None`: nothing is read or remembered.
     pub cache: Option<PathBuf>,
     /// Measure even if there is something in the cache.
     pub fresh: bool,
